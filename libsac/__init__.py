@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libsac: a shared, crash-safe store of KV pages with a gather of single rows.
+
+Begin with :func:`embedded`; README.md shows the way from a layout to gathered rows.
+"""
+
+from libsac import errors
+from libsac._core import version as _version
+from libsac.events import Events, PageEvent
+from libsac.keys import Keys
+from libsac.layout import Layout, Plane
+from libsac.pages import Prefix, Put, Sequence
+from libsac.pool import Pool, PoolInfo, embedded
+from libsac.store import Namespace, NamespaceInfo, NamespaceStats
+
+__version__ = _version()
+
+__all__ = [
+    "Events",
+    "Keys",
+    "Layout",
+    "Namespace",
+    "NamespaceInfo",
+    "NamespaceStats",
+    "PageEvent",
+    "Plane",
+    "Pool",
+    "PoolInfo",
+    "Prefix",
+    "Put",
+    "Sequence",
+    "embedded",
+    "errors",
+]

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cache control of one namespace: the only writer of its headers and index. Reservations,
+// commits, eviction, recovery. Calls are serialised by one mutex, which no reader takes.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "index.hpp"
+#include "layout.hpp"
+#include "media.hpp"
+#include "pins.hpp"
+#include "policy.hpp"
+
+namespace sac {
+
+using Clock = std::chrono::steady_clock;
+
+struct Reservation {
+    std::uint32_t slot, part;
+    std::uint64_t generation;
+    std::uint64_t token;  // random: only the writer of this reservation can end it
+};
+
+struct CommitItem {
+    Reservation reservation;
+    Key key, parent;              // parent zero: none
+    const std::uint32_t *tokens;  // page_tokens ids, or nullptr
+    std::uint32_t data_crc;       // where the namespace keeps one
+    bool duplicate;               // out: another writer was first; slot and generation are its
+};
+
+class CacheControl {
+public:
+    CacheControl(Media &media, const fmt::NamespaceBlock &block, const Geometry &geometry,
+                 Index &index, std::uint64_t max_slabs);
+
+    // Reads all headers and fills the index. Throws Error(SAC_E_CORRUPT) where the slabs do
+    // not fit together. Uses no generation.
+    void recover(const Owned &owned, bool rebooted);
+
+    void attach(PinTable *pins);
+
+    // Room for so many parts, by growing, then evicting. Throws Error(SAC_E_NO_SPACE) and
+    // reserves nothing where there is not enough.
+    std::vector<Reservation> reserve(std::uint64_t bodies, std::uint64_t tails,
+                                     Clock::time_point deadline);
+    void renew(std::span<const Reservation> held, Clock::time_point deadline);
+    // Ends the reservations; throws Error(SAC_E_RESERVATION) before anything is visible if
+    // one of them is not valid any more (all of them are then given up).
+    // With pins, each page is pinned there as it becomes visible.
+    void commit(std::span<CommitItem> items, PinTable *pins = nullptr);
+    void abort(std::span<const Reservation> held) noexcept;
+
+    std::uint64_t evict(std::uint64_t count);
+    void verify(std::uint64_t &checked, std::uint64_t &dropped);
+    // Takes the pages of dead blocks out of the index, for ever.
+    void drop_dead();
+    // Changes when pages left the index although they may be pinned.
+    std::uint64_t forced() const noexcept { return forced_.load(std::memory_order_acquire); }
+
+    void events(std::uint64_t &next, sac_event *out, std::uint64_t &count, std::uint64_t &lost);
+    void fill(sac_ns_stats &out) const;
+    std::uint64_t assigned_bytes() const;
+    // Pinned or reserved parts; 0: the namespace can be dropped.
+    std::uint64_t in_use() const;
+
+private:
+    struct Held {
+        std::uint64_t token, generation;
+        Clock::time_point deadline;
+        bool expired;
+    };
+    struct Shape {
+        std::uint32_t slabs, pages;  // of a chunk
+        std::uint32_t role;
+    };
+
+    std::string name() const { return block_.name; }
+    std::uint64_t page_offset(std::uint32_t slot, std::uint32_t part) const noexcept;
+    fmt::PageHeader *header(std::uint32_t slot) const noexcept;
+    std::uint32_t header_crc(const fmt::PageHeader *h) const noexcept;
+    bool header_valid(const fmt::PageHeader *h, std::uint32_t slot, std::uint32_t part) const noexcept;
+    void write_header(std::uint32_t slot, const fmt::PageHeader &h, const std::uint32_t *tokens) noexcept;
+    void clear_header(std::uint32_t slot, std::uint64_t generation) noexcept;
+
+    bool grow(std::uint32_t part);
+    void add_chunk(std::uint64_t position, std::uint32_t part, std::uint64_t offset);
+    void free_slot(std::uint32_t slot, std::uint32_t part) noexcept;
+    bool pinned(std::uint32_t slot) const noexcept;
+    void sweep(Clock::time_point now) noexcept;
+    void drain() noexcept;
+    std::uint64_t evict_part(std::uint32_t part, std::uint64_t count) noexcept;
+    bool try_evict(std::uint32_t slot, std::uint32_t part) noexcept;
+    // Takes a committed part out of everything but its pins; the slot is freed by the caller.
+    void take_out(std::uint32_t slot, std::uint32_t part, std::uint64_t generation) noexcept;
+    void link_parent(std::uint32_t slot, const Key &parent) noexcept;
+    void force_out(std::uint32_t slot, std::uint32_t part) noexcept;
+    bool committed(std::uint32_t slot, std::uint32_t part) const noexcept;
+    void publish(const CommitItem &item) noexcept;
+    void event(sac_event_kind kind, std::uint32_t slot, std::uint32_t part,
+               std::uint64_t generation, const std::uint8_t *key, const std::uint8_t *parent) noexcept;
+    std::uint64_t random_token();
+    [[noreturn]] void no_space(std::uint64_t bodies, std::uint64_t tails) const;
+    void check_runs(const Owned &owned, std::vector<Run> &whole, std::vector<Run> &partial) const;
+    template <class Fn> void each_slot(Fn &&fn) const;
+
+    Media &media_;
+    const fmt::NamespaceBlock &block_;
+    const Geometry &geometry_;
+    Index &index_;
+    std::uint64_t max_slabs_, headers_per_slab_;
+    std::uint32_t uuid_crc_;
+    std::array<Shape, 2> shape_;
+
+    mutable std::mutex mutex_;
+    std::vector<PinTable *> pins_;
+    std::array<std::unique_ptr<EvictionPolicy>, 2> policy_;
+    std::array<std::vector<std::uint32_t>, 2> free_;
+    std::array<std::uint64_t, 2> committed_{}, slots_{};
+    std::vector<std::uint64_t> header_slabs_;  // offset in the metadata extent, by position
+    std::vector<std::uint8_t> chunk_part_;     // by position: 0, 1, or kNoChunk
+    std::vector<std::uint32_t> limbo_;         // forced out while pinned
+    std::unordered_map<std::uint32_t, Held> held_;
+    Clock::time_point next_deadline_ = Clock::time_point::max();
+    std::uint64_t assigned_slabs_ = 0, next_chunk_ = 0, clock_ = 0, dead_slots_ = 0, faults_seen_ = 0;
+    bool metadata_full_ = false;
+    std::atomic<std::uint64_t> forced_{0};
+    std::vector<std::uint64_t> tokens_;
+    std::vector<sac_event> ring_;
+    std::uint64_t event_next_ = 0, ring_first_ = 0;
+    sac_ns_stats stats_{};
+
+    static constexpr std::uint8_t kNoChunk = 0xff;
+    static constexpr std::uint64_t kEventRing = 16384;
+};
+
+template <class Fn> void CacheControl::each_slot(Fn &&fn) const {
+    for (std::uint64_t c = 0; c < chunk_part_.size(); ++c) {
+        if (chunk_part_[c] == kNoChunk) continue;
+        for (std::uint32_t i = 0; i < shape_[chunk_part_[c]].pages; ++i)
+            fn(static_cast<std::uint32_t>(c * block_.chunk_slots + i), std::uint32_t{chunk_part_[c]});
+    }
+}
+
+}  // namespace sac

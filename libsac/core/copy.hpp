@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies many rows from scattered addresses, with software prefetch, in the widest
+// instruction set that the processor has (chosen once, at run time).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sac {
+
+struct RowCopy {
+    const std::uint8_t *const *src;  // one address a row; nullptr: a row of zeros
+    std::size_t count;
+    std::size_t row_bytes;
+    std::uint8_t *dst;
+    std::size_t dst_pitch;
+    bool stream;  // streaming stores (falls back to plain ones where dst is unaligned)
+};
+
+// Returns with all stores globally visible (fence after streaming stores).
+void copy_rows(const RowCopy &job) noexcept;
+
+// One contiguous piece; as fast as memcpy, streaming from 1 MiB on.
+void copy_bytes(void *dst, const void *src, std::size_t bytes) noexcept;
+
+// "avx512", "avx2", "sse2" or "generic". SAC_ISA in the environment picks a lesser one.
+const char *copy_isa() noexcept;
+
+}  // namespace sac

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lookup index of one namespace: derived, in ordinary memory, one writer, readers
+// without locks. Offsets only, so that the block can be a memfd that other processes map.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "mapping.hpp"
+#include "sac.h"
+
+namespace sac {
+
+struct Key {
+    std::uint64_t w[4];
+    static Key load(const std::uint8_t *bytes) noexcept;
+    bool operator==(const Key &) const noexcept = default;
+    bool zero() const noexcept { return (w[0] | w[1] | w[2] | w[3]) == 0; }
+};
+
+// One page part, one cache line: what readers need, and the writer's links beside it.
+struct alignas(64) Record {
+    static constexpr std::uint64_t kMark = std::uint64_t{1} << 63;    // being evicted
+    static constexpr std::uint64_t kAbsent = std::uint64_t{1} << 62;  // not committed
+    static constexpr std::uint64_t kTailBit = std::uint64_t{1} << 61;
+    static constexpr std::uint64_t kGeneration = kTailBit - 1;
+
+    std::atomic<std::uint64_t> word;  // generation and the three bits above
+    std::atomic<std::uint64_t> key[4];
+    std::uint64_t stamp;  // of the last access, for eviction order (writer only, as below)
+    std::uint32_t parent, children;
+    std::uint32_t colder, hotter;
+};
+static_assert(sizeof(Record) == 64);
+
+constexpr std::uint32_t kNoSlot = UINT32_MAX;
+
+class Index {
+public:
+    // Room for slots 0 .. capacity-1, in chunks of chunk_slots slot numbers.
+    Index(std::uint64_t capacity, std::uint32_t chunk_slots, std::uint64_t seed);
+
+    std::uint64_t capacity() const noexcept { return capacity_; }
+    std::uint64_t bytes() const noexcept { return memory_.bytes(); }
+    Record &record(std::uint32_t slot) const noexcept { return records_[slot]; }
+
+    // ---- readers, any thread
+    // The slot that holds the key, with its generation word (kAbsent never set), or kNoSlot.
+    std::uint32_t find(const Key &key, std::uint32_t part, std::uint64_t &word) const noexcept;
+    // find for many keys with memory accesses overlapped. keys: 32 bytes each.
+    std::uint64_t find_batch(const std::uint8_t *keys, std::uint64_t count, std::uint32_t part,
+                             sac_handle *out) const noexcept;
+    // Where a slot's page lies in the data range.
+    std::uint64_t chunk(std::uint32_t slot, std::uint32_t &within) const noexcept {
+        within = slot % chunk_slots_;
+        return chunks_[slot / chunk_slots_].load(std::memory_order_relaxed);
+    }
+
+    // ---- the writer
+    void set_chunk(std::uint64_t position, std::uint64_t offset) noexcept {
+        chunks_[position].store(offset, std::memory_order_release);
+    }
+    // Makes the slot found under key; word: generation and part, without kAbsent.
+    void insert(std::uint32_t slot, const Key &key, std::uint64_t word) noexcept;
+    // Takes the slot out; word is what its record holds from now on.
+    void remove(std::uint32_t slot, std::uint64_t word) noexcept;
+    void prefetch(const Key &key, std::uint32_t part) const noexcept;
+    Key key(std::uint32_t slot) const noexcept;
+
+private:
+    static constexpr int kEntries = 7;
+    struct alignas(64) Bucket {
+        // Low half: slot + 1 (0: empty); high half: tag. Never moved once written, so a
+        // reader needs no lock: what it finds it checks against the record.
+        std::atomic<std::uint64_t> entry[kEntries];
+        std::atomic<std::uint64_t> passed;  // entries that found this bucket full
+    };
+
+    std::uint64_t hash(const Key &key, std::uint32_t part) const noexcept;
+    std::uint64_t home(std::uint64_t hash) const noexcept { return (hash >> 32) * buckets_ >> 32; }
+    bool check(std::uint32_t slot, const Key &key, std::uint32_t part,
+               std::uint64_t &word) const noexcept;
+    std::uint32_t search(std::uint64_t hash, const Key &key, std::uint32_t part,
+                         std::uint64_t &word) const noexcept;
+
+    std::uint64_t capacity_, buckets_;
+    std::uint32_t chunk_slots_;
+    std::uint64_t seed_[2];
+    Memory memory_;
+    Bucket *bucket_;
+    Record *records_;
+    std::atomic<std::uint64_t> *chunks_;
+};
+
+}  // namespace sac

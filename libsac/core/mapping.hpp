@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Extents mapped one after the other into one address range, guarded against SIGBUS.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fault.hpp"
+#include "fork.hpp"
+
+namespace sac {
+
+struct Extent {
+    Fd fd;              // a file, memfd or DAX device
+    std::uint64_t bytes = 0;
+    std::string name;   // path, for messages
+    std::uint64_t offset = 0;  // in the address range; set by Mapping
+};
+
+// Not unmapped in a forked child, where the range never existed (MADV_DONTFORK).
+class Mapping {
+public:
+    // Maps all extents shared and writable. Throws Error(SAC_E_SYSTEM).
+    explicit Mapping(std::vector<Extent> extents);
+    ~Mapping();
+    Mapping(const Mapping &) = delete;
+    Mapping &operator=(const Mapping &) = delete;
+
+    std::uint8_t *data() const noexcept { return base_; }
+    std::uint64_t bytes() const noexcept { return bytes_; }
+    const std::vector<Extent> &extents() const noexcept { return extents_; }
+    const FaultGuard &guard() const noexcept { return *guard_; }
+
+    // Touches every page. Throws Error(SAC_E_SYSTEM) where memory runs out.
+    void prefault();
+    // Bytes of the kernel's pages behind the range: 2 MiB or more only where at least nine
+    // tenths of what is resident has them.
+    std::uint64_t page_size_obtained() const;
+    // Which extent holds an offset of the range, and the offset within it.
+    const Extent &locate(std::uint64_t offset, std::uint64_t &within) const;
+    // SAC_E_MEDIA if any block of [offset, offset + bytes) is dead.
+    void check_alive(std::uint64_t offset, std::uint64_t bytes) const;
+
+private:
+    std::vector<Extent> extents_;
+    std::uint8_t *base_ = nullptr;
+    std::uint8_t *reserved_ = nullptr;
+    std::uint64_t bytes_ = 0, reserved_bytes_ = 0;
+    std::uint64_t epoch_;
+    std::unique_ptr<FaultGuard> guard_;
+};
+
+// A private zeroed mapping, not inherited by fork, given on first touch.
+class Memory {
+public:
+    explicit Memory(std::uint64_t bytes);
+    ~Memory();
+    Memory(const Memory &) = delete;
+    Memory &operator=(const Memory &) = delete;
+    std::uint8_t *data() const noexcept { return base_; }
+    std::uint64_t bytes() const noexcept { return bytes_; }
+
+private:
+    std::uint8_t *base_;
+    std::uint64_t bytes_;
+    std::uint64_t epoch_;
+};
+
+}  // namespace sac

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a pool holds on memory: superblocks, slab tables, generations. docs/format.md.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "format.hpp"
+#include "mapping.hpp"
+#include "slabs.hpp"
+
+namespace sac {
+
+// Consecutive slabs of a data extent with the same owner, role and position.
+struct Run {
+    std::uint32_t role;
+    std::uint64_t position;
+    std::uint32_t extent;
+    std::uint64_t first, count;
+};
+
+// The slabs of one namespace, as a scan found them.
+struct Owned {
+    std::vector<std::uint64_t> blocks;                            // of role kNamespace
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> headers; // position, slab
+    std::vector<Run> runs;
+};
+
+class Media {
+public:
+    // Writes superblocks and empty slab tables over extents whose bytes are zero. meta and
+    // every data extent must be large enough: meta_bytes_needed().
+    static void create(Mapping &meta, Mapping &data);
+    static std::uint64_t meta_bytes_needed(std::uint64_t data_bytes, std::uint32_t extents);
+
+    // Checks all superblocks and slab tables; writes nothing before take().
+    // Throws Error: SAC_E_CORRUPT, SAC_E_VERSION, SAC_E_MEDIA.
+    Media(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock);
+
+    const Mapping &meta() const noexcept { return *meta_; }
+    const Mapping &data() const noexcept { return *data_; }
+    Mapping &data() noexcept { return *data_; }
+    const fmt::Superblock &superblock() const noexcept { return super_; }
+    bool recovered() const noexcept { return recovered_; }
+    bool rebooted() const noexcept { return rebooted_; }
+    std::map<std::uint32_t, Owned> owned() const;
+
+    // Writes the superblock of this incarnation. To be called when recovery is done: a kill
+    // before that leaves the boot id of the last owner, so a reboot is not forgotten.
+    void take();
+
+    // A generation that was never given before and never will be again.
+    std::uint64_t generation();
+    // Below this every generation lies that was given before this incarnation.
+    std::uint64_t first_generation() const noexcept { return first_generation_; }
+
+    // A metadata slab: zeros, but for content at its offset; complete before it is owned. Its
+    // offset in the metadata extent, or UINT64_MAX where none is free.
+    std::uint64_t assign_meta(std::uint32_t owner, std::uint32_t role, std::uint64_t position,
+                              const void *content = nullptr, std::uint64_t bytes = 0,
+                              std::uint64_t at = 0);
+    void release_meta(std::uint64_t slab);
+
+    // n consecutive slabs for a chunk, scrubbed where they had another owner; the offset in
+    // the data range, or UINT64_MAX. Extents are taken in turn, by the share they have free.
+    std::uint64_t assign_chunk(std::uint32_t owner, std::uint32_t role, std::uint64_t position,
+                               std::uint64_t n);
+    void release(const Run &run);
+    std::uint64_t chunk_offset(const Run &run) const;
+
+    std::uint64_t data_bytes() const noexcept;
+    std::uint64_t free_bytes() const;
+    std::uint64_t slab_count() const noexcept;  // of all data extents, superblocks' aside
+
+    void close_clean();
+    bool forked() const noexcept { return epoch_ != fork_epoch(); }
+    bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
+    // SAC_E_FORKED or SAC_E_CLOSED where a call must not go on.
+    void check_usable() const;
+
+private:
+    void write_superblock();  // mutex_ held
+    void load();
+
+    Fd lock_;  // outlives the mappings
+    std::unique_ptr<Mapping> meta_, data_;
+    fmt::Superblock super_{};
+    std::unique_ptr<SlabTable> meta_slabs_;
+    std::vector<SlabTable> tables_;
+    bool recovered_ = false, rebooted_ = false;
+    std::uint64_t first_generation_ = 0;
+    std::atomic<std::uint64_t> next_generation_{0}, generation_limit_{0};
+    std::atomic<bool> closed_{false};
+    std::uint64_t epoch_;
+    mutable std::mutex mutex_;
+};
+
+}  // namespace sac

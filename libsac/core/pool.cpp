@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pool.hpp"
+
+#include <cinttypes>
+#include <cstring>
+
+#include "error.hpp"
+
+namespace sac {
+
+Pool::Pool(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock)
+    : media_(std::make_shared<Media>(std::move(meta), std::move(data), std::move(lock))) {
+    recover();
+    media_->take();
+}
+
+Pool::~Pool() {
+    if (!media_->forked()) close();
+}
+
+void Pool::recover() {
+    const auto all = media_->owned();
+    for (const auto &[id, owned] : all) {
+        fmt::NamespaceBlock b{};
+        const bool known = Namespace::peek(*media_, owned, b);
+        // A drop that a kill cut off, or slabs whose namespace was never completed.
+        if ((known && b.state == fmt::kDropping) || owned.blocks.empty()) {
+            Namespace::destroy(*media_, owned);
+            continue;
+        }
+        Entry e{id, nullptr, {}, SAC_OK};
+        std::string name = known ? std::string(b.name) : format("damaged.%u", id);
+        try {
+            e.ns = Namespace::load(media_, owned, id, media_->rebooted());
+        } catch (const Error &error) {
+            // The others are not to suffer: this one answers with its damage, and can be dropped.
+            e.damage = error.message, e.status = error.status;
+        }
+        if (namespaces_.count(name)) name = format("damaged.%u", id);
+        namespaces_.emplace(name, std::move(e));
+    }
+}
+
+void Pool::info(sac_pool_info &out) const {
+    media_->check_usable();
+    const std::lock_guard lock(mutex_);
+    const fmt::Superblock &sb = media_->superblock();
+    out = {};
+    std::memcpy(out.uuid, sb.pool, sizeof out.uuid);
+    out.data_bytes = media_->data_bytes();
+    out.free_bytes = media_->free_bytes();
+    out.metadata_bytes = sb.bytes;
+    out.slab_bytes = fmt::kDataSlab;
+    out.incarnation = sb.incarnation;
+    out.extents = sb.extent_count;
+    out.namespaces = static_cast<std::uint32_t>(namespaces_.size());
+    out.page_size_obtained = media_->data().page_size_obtained();
+    out.recovered = media_->recovered();
+    out.rebooted = media_->rebooted();
+    out.dead_blocks = media_->data().guard().faults() + media_->meta().guard().faults();
+}
+
+std::vector<std::string> Pool::names() const {
+    media_->check_usable();
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> out;
+    for (const auto &[name, entry] : namespaces_) out.push_back(name);
+    return out;
+}
+
+std::shared_ptr<Namespace> Pool::open_namespace(const std::string &name,
+                                                const sac_ns_options &options) {
+    media_->check_usable();
+    const std::lock_guard lock(mutex_);
+    const auto it = namespaces_.find(name);
+    if (it != namespaces_.end()) {
+        if (!it->second.ns) throw Error(it->second.status, name, it->second.damage);
+        it->second.ns->check_same(options);
+        return it->second.ns;
+    }
+    std::uint32_t id = 1;
+    for (bool taken = true; taken; id += taken) {
+        taken = false;
+        for (const auto &[other, entry] : namespaces_) taken |= entry.id == id;
+    }
+    if (id > fmt::kMaxNamespaces)
+        throw Error(SAC_E_NO_SPACE, name, format("the pool has %u namespaces, the most it can have", fmt::kMaxNamespaces));
+    auto ns = Namespace::create(media_, id, name, options);
+    namespaces_.emplace(name, Entry{id, ns, {}, SAC_OK});
+    return ns;
+}
+
+void Pool::drop(const std::string &name) {
+    media_->check_usable();
+    const std::lock_guard lock(mutex_);
+    const auto it = namespaces_.find(name);
+    if (it == namespaces_.end())
+        throw Error(SAC_E_NOT_FOUND, name, "there is no namespace '" + name + "'");
+    Entry &e = it->second;
+    if (e.ns) {
+        const std::uint64_t busy = e.ns->drop();
+        if (busy != 0)
+            throw Error(SAC_E_BUSY, name,
+                        format("namespace '%s' is in use: %" PRIu64 " pages are pinned or being "
+                               "written. Close its prefixes, puts and sequences first.",
+                               name.c_str(), busy));
+    }
+    const auto all = media_->owned();
+    const auto owned = all.find(e.id);
+    if (owned != all.end()) Namespace::destroy(*media_, owned->second);
+    namespaces_.erase(it);
+}
+
+void Pool::close() {
+    if (media_->forked()) media_->check_usable();
+    const std::lock_guard lock(mutex_);
+    media_->close_clean();
+    namespaces_.clear();
+}
+
+}  // namespace sac

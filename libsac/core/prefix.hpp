@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pinned pages in the order of a sequence: what a gather reads from.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <shared_mutex>
+#include <vector>
+
+#include "namespace.hpp"
+
+namespace sac {
+
+class Prefix {
+public:
+    explicit Prefix(std::shared_ptr<Namespace> ns);
+    virtual ~Prefix();
+    Prefix(const Prefix &) = delete;
+    Prefix &operator=(const Prefix &) = delete;
+
+    // Pins the longest prefix of keys that has all planes. Called once, before sharing.
+    void pin(const std::uint8_t *keys, std::uint64_t count);
+    virtual void close();
+
+    Namespace &ns() const noexcept { return *ns_; }
+    const std::shared_ptr<Namespace> &owner() const noexcept { return ns_; }
+
+    // The rest needs a shared lock on mutex() held.
+    std::shared_mutex &mutex() const noexcept { return mutex_; }
+    void check_open() const;
+    std::uint64_t pages() const noexcept { return at_[kBodyPart].size(); }
+    virtual std::uint64_t tokens() const noexcept;
+    // Rows of a plane and layer that can be read: 0 .. rows-1 (window planes: less those
+    // whose pages have no tail).
+    virtual std::uint64_t rows(std::uint32_t plane, std::uint32_t layer) const noexcept;
+    // Address of each page's part; nullptr where the tail is not held.
+    std::uint8_t *const *addresses(std::uint32_t part) const noexcept { return at_[part].data(); }
+    sac_handle handle(std::uint64_t page) const noexcept;
+    // Throws Error(SAC_E_STALE) if a page was forced out since it was pinned.
+    void check_current() const;
+    // Whether anything was forced out since; cheap.
+    bool maybe_stale() const noexcept;
+
+protected:
+    struct Held {
+        std::uint32_t slot;        // kNoSlot: not pinned
+        std::uint64_t generation;
+    };
+    void add(std::uint32_t part, std::uint8_t *at, Held held);
+    void unpin_all() noexcept;
+
+    std::shared_ptr<Namespace> ns_;
+    mutable std::shared_mutex mutex_;
+    std::array<std::vector<std::uint8_t *>, 2> at_;
+    std::array<std::vector<Held>, 2> held_;
+    bool closed_ = false;
+
+private:
+    std::uint64_t forced_ = 0;
+};
+
+// How many of the first n pages form a prefix whose last pages have their tails;
+// tail[i] != 0: page i has one.
+std::uint64_t with_tails(const std::uint8_t *tail, std::uint64_t n, std::uint64_t needed) noexcept;
+
+// Pages of the longest prefix of keys that has all planes. Pins nothing.
+std::uint64_t longest(Namespace &ns, const std::uint8_t *keys, std::uint64_t count);
+
+}  // namespace sac

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A batch of pages on their way into a namespace: reserve, write, commit.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "namespace.hpp"
+
+namespace sac {
+
+class Put {
+public:
+    // Pins the pages that are there, reserves the missing ones. Throws Error.
+    Put(std::shared_ptr<Namespace> ns, const std::uint8_t *keys, std::uint64_t count,
+        const sac_put_options &options);
+    ~Put();
+    Put(const Put &) = delete;
+    Put &operator=(const Put &) = delete;
+
+    std::vector<std::uint64_t> missing(std::uint32_t part) const;
+    void write(std::span<const sac_scatter_req> reqs, std::uint32_t threads);
+    std::uint8_t *view(std::uint64_t missing, std::uint32_t plane, std::uint32_t layer,
+                       std::uint64_t &bytes);
+    // Returns how many bodies this put made visible.
+    std::uint64_t commit();
+    void close();
+
+private:
+    struct Page {
+        std::uint64_t position;  // in the keys
+        Reservation reservation;
+    };
+
+    void check_open() const;  // mutex_ held
+    void check_written() const;
+    void give_up() noexcept;
+    void pin_present(std::uint64_t first_tail, std::array<std::vector<std::uint64_t>, 2> &missing);
+
+    std::shared_ptr<Namespace> ns_;
+    mutable std::mutex mutex_;
+    std::vector<Key> keys_, parents_;
+    std::vector<std::uint32_t> tokens_;
+    std::array<std::vector<Page>, 2> pages_;
+    std::array<std::vector<std::uint8_t>, 2> written_;  // page x (plane, layer) pair
+    std::vector<std::uint32_t> pinned_;
+    std::vector<std::uint32_t> chain_;  // body slot of each key, as far as known
+    bool open_ = true;
+};
+
+}  // namespace sac

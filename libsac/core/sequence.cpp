@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sequence.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cinttypes>
+#include <cstring>
+#include <mutex>
+
+#include "error.hpp"
+#include "stop.hpp"
+
+namespace sac {
+namespace {
+
+// A page may be open as long as its request decodes; each extend renews it.
+constexpr std::uint64_t kDeadlineMs = 600000;
+
+}  // namespace
+
+Sequence::Sequence(std::shared_ptr<Namespace> ns, const std::uint32_t *tokens, std::uint64_t count,
+                   const void *salt, std::uint64_t salt_bytes)
+    : Prefix(std::move(ns)) {
+    ns_->check();
+    const std::uint32_t per_page = ns_->block().page_tokens;
+    const std::uint64_t pages = count / per_page;
+    std::vector<Key> keys;
+    keys.reserve(pages);
+    const Key root = ns_->root(salt, salt_bytes);
+    for (std::uint64_t i = 0; i < pages; ++i)
+        keys.push_back(Namespace::page_key(i ? keys[i - 1] : root, tokens + i * per_page, per_page));
+    pin(reinterpret_cast<const std::uint8_t *>(keys.data()), pages);
+    committed_ = Prefix::pages();
+    tokens_ = committed_ * per_page;
+    last_ = committed_ ? keys[committed_ - 1] : root;
+    for (auto &list : held_) list.resize(committed_, {kNoSlot, 0});
+    for (auto &list : at_) list.resize(committed_, nullptr);
+    const Geometry &g = ns_->geometry();
+    for (std::uint32_t p = 0; p < g.planes.size(); ++p) {
+        plane_word_.push_back(bits_[g.at[p].part]);
+        bits_[g.at[p].part] += words(p) * g.at[p].layer_count;
+    }
+}
+
+Sequence::~Sequence() { close(); }
+
+std::uint64_t Sequence::words(std::uint32_t plane) const noexcept {
+    return (std::uint64_t{ns_->geometry().at[plane].rows} + 63) / 64;
+}
+
+std::uint64_t Sequence::first_word(std::uint32_t plane, std::uint32_t layer) const noexcept {
+    const auto ordinal = static_cast<std::uint64_t>(ns_->geometry().at[plane].ordinal[layer]);
+    return plane_word_[plane] + ordinal * words(plane);
+}
+
+std::uint64_t Sequence::rows_exist(std::uint32_t plane) const noexcept {
+    const Geometry &g = ns_->geometry();
+    const std::uint32_t per_row =
+        g.planes[plane].kind == SAC_PLANE_STATE ? g.page_tokens : g.planes[plane].tokens_per_row;
+    return (tokens_ + per_row - 1) / per_row;
+}
+
+std::uint64_t Sequence::rows(std::uint32_t plane, std::uint32_t layer) const noexcept {
+    const PlaneGeometry &at = ns_->geometry().at[plane];
+    std::uint64_t n = committed_ * at.rows;
+    // Up to the first row that is not written.
+    for (const Open &page : open_) {
+        std::uint64_t in_page = 0;
+        if (!page.has[at.part]) {
+            n += at.rows;  // outside the window: the gather refuses these rows itself
+            continue;
+        }
+        const std::uint64_t *const bits = page.written[at.part].data() + first_word(plane, layer);
+        for (std::uint64_t w = 0; w < words(plane); ++w) {
+            const auto ones = static_cast<std::uint64_t>(std::countr_one(bits[w]));
+            in_page += ones;
+            if (ones < 64) break;
+        }
+        n += in_page;
+        if (in_page < at.rows) break;
+    }
+    return n;
+}
+
+void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count, std::uint64_t timeout_ms) {
+    const std::unique_lock lock(mutex_);
+    check_open();
+    flush_locked();
+    const std::uint32_t per_page = ns_->block().page_tokens;
+    for (std::size_t i = 0; i < open_.size(); ++i)
+        if ((i + 1) * per_page <= ids_.size())
+            throw Error(SAC_E_INCOMPLETE, ns_->block().name,
+                        format("sequence: page %" PRIu64 " is full of tokens, but not all its rows are "
+                               "written; write them before the next tokens",
+                               committed_ + i));
+    const std::uint64_t total = tokens_ + count;
+    const std::uint64_t pages = (total + per_page - 1) / per_page;
+    const std::uint64_t have = committed_ + open_.size();
+    const auto deadline = Clock::now() + std::chrono::milliseconds(kDeadlineMs);
+    for (const Open &page : open_)
+        for (const auto part : {kBodyPart, kTailPart})
+            if (page.has[part]) ns_->control().renew({&page.reservation[part], 1}, deadline);
+    if (pages > have) {
+        const std::uint64_t needed = ns_->geometry().tail_pages;
+        const std::uint64_t first_tail = std::max(have, pages - std::min(pages, needed));
+        const std::uint64_t bodies = pages - have, tails = pages - first_tail;
+        open_.reserve(open_.size() + bodies);
+        ids_.reserve(ids_.size() + count);
+        for (const auto part : {kBodyPart, kTailPart}) at_[part].reserve(pages), held_[part].reserve(pages);
+        const auto got = ns_->reserve(bodies, tails, kDeadlineMs, timeout_ms);
+        for (std::uint64_t i = 0; i < bodies; ++i) {
+            Open page{};
+            for (const auto part : {kBodyPart, kTailPart}) {
+                page.has[part] = part == kBodyPart || have + i >= first_tail;
+                if (page.has[part]) {
+                    page.reservation[part] =
+                        got[part == kBodyPart ? i : bodies + have + i - first_tail];
+                    page.written[part].assign(bits_[part], 0);
+                }
+                add(part, page.has[part] ? ns_->address(page.reservation[part].slot, part) : nullptr,
+                    {kNoSlot, 0});
+            }
+            open_.push_back(std::move(page));
+        }
+    }
+    ids_.insert(ids_.end(), tokens, tokens + count);
+    tokens_ = total;
+}
+
+void Sequence::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
+    (void)threads;  // a step's rows are few: threads cost more than they bring
+    const std::unique_lock lock(mutex_);
+    check_open();
+    const Geometry &g = ns_->geometry();
+    for (const sac_scatter_req &r : reqs) {
+        (void)g.offset(r.plane, r.layer);
+        const sac_plane &plane = g.planes[r.plane];
+        const std::uint64_t lowest = committed_ * g.at[r.plane].rows, end = rows_exist(r.plane);
+        if (r.first < lowest || r.first > end || r.count > end - r.first)
+            throw Error(SAC_E_RANGE, plane.name,
+                        format("sequence: rows %" PRIu64 " to %" PRIu64 " of plane '%s' cannot be "
+                               "written: rows %" PRIu64 " to %" PRId64 " are open",
+                               r.first, r.first + r.count, plane.name, lowest,
+                               static_cast<std::int64_t>(end) - 1));
+        if (r.count != 0 && !r.src) throw Error(SAC_E_ARG, plane.name, "sequence: src is NULL");
+        if (plane.heads > 1 && r.count != 0 && r.head_stride == 0)
+            throw Error(SAC_E_ARG, plane.name,
+                        format("sequence: plane '%s' has %u heads; head_stride must say where each begins",
+                               plane.name, plane.heads));
+    }
+    for (const sac_scatter_req &r : reqs) write_rows(r);
+}
+
+void Sequence::write_rows(const sac_scatter_req &r) {
+    const Geometry &g = ns_->geometry();
+    const sac_plane &plane = g.planes[r.plane];
+    const PlaneGeometry &at = g.at[r.plane];
+    const std::uint64_t offset = g.offset(r.plane, r.layer);
+    const std::uint64_t row_stride = r.row_stride ? r.row_stride : plane.row_bytes;
+    const bool dense = row_stride == plane.row_bytes && plane.row_pitch == plane.row_bytes;
+    std::uint64_t written = 0;
+    for (std::uint64_t done = 0; done < r.count;) {
+        const std::uint64_t row = r.first + done;
+        const std::uint64_t page = row / at.rows, in = row % at.rows;
+        const std::uint64_t n = std::min(r.count - done, at.rows - in);
+        Open &open = open_[page - committed_];
+        if (open.has[at.part]) {
+            std::uint8_t *const to = at_[at.part][page] + offset + in * plane.row_pitch;
+            const auto *const from = static_cast<const std::uint8_t *>(r.src) + done * row_stride;
+            for (std::uint32_t h = 0; h < plane.heads; ++h) {
+                std::uint8_t *const head = to + h * at.head_stride;
+                const std::uint8_t *const src = from + h * r.head_stride;
+                if (dense) {
+                    std::memcpy(head, src, n * plane.row_bytes);
+                    continue;
+                }
+                for (std::uint64_t i = 0; i < n; ++i)
+                    std::memcpy(head + i * plane.row_pitch, src + i * row_stride, plane.row_bytes);
+            }
+            std::uint64_t *const bits = open.written[at.part].data() + first_word(r.plane, r.layer);
+            for (std::uint64_t i = in; i < in + n; ++i) bits[i / 64] |= std::uint64_t{1} << (i % 64);
+            written += n * plane.heads * plane.row_bytes;
+        }
+        done += n;
+    }
+    ns_->counters.bytes_written.fetch_add(written, std::memory_order_relaxed);
+}
+
+bool Sequence::complete(const Open &page) const noexcept {
+    const Geometry &g = ns_->geometry();
+    for (std::uint32_t p = 0; p < g.planes.size(); ++p) {
+        const PlaneGeometry &at = g.at[p];
+        if (!page.has[at.part]) continue;
+        const std::uint64_t *bits = page.written[at.part].data() + plane_word_[p];
+        for (std::uint32_t l = 0; l < at.layer_count; ++l, bits += words(p))
+            for (std::uint64_t w = 0; w < words(p); ++w) {
+                const std::uint64_t left = at.rows - w * 64;
+                const std::uint64_t all = left >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << left) - 1;
+                if ((bits[w] & all) != all) return false;
+            }
+    }
+    return true;
+}
+
+std::uint64_t Sequence::flush_locked() {
+    const std::uint32_t per_page = ns_->block().page_tokens;
+    std::uint64_t n = 0;
+    while (!open_.empty() && ids_.size() >= per_page && complete(open_.front())) {
+        commit_first();
+        ++n;
+    }
+    if (n != 0) drop_old_tails();
+    return n;
+}
+
+void Sequence::commit_first() {
+    const std::uint32_t per_page = ns_->block().page_tokens;
+    Open &page = open_.front();
+    const Key key = Namespace::page_key(last_, ids_.data(), per_page);
+    std::vector<CommitItem> items;
+    for (const auto part : {kTailPart, kBodyPart}) {
+        if (!page.has[part]) continue;
+        CommitItem c{page.reservation[part], key, last_, nullptr, 0, false};
+        if (ns_->block().flags & SAC_NS_TOKEN_IDS) c.tokens = ids_.data();
+        if (ns_->block().flags & SAC_NS_DATA_CHECKSUM)
+            c.data_crc = ns_->geometry().crc(part, at_[part][committed_]);
+        items.push_back(c);
+    }
+    SAC_STOP("sequence.commit");
+    // Pinned as they become visible: another writer's page may have taken the place of ours.
+    ns_->control().commit(items, &ns_->pins());
+    for (const CommitItem &c : items) {
+        const std::uint32_t part = c.reservation.part;
+        held_[part][committed_] = {c.reservation.slot, c.reservation.generation};
+        at_[part][committed_] = ns_->address(c.reservation.slot, part);
+    }
+    last_ = key;
+    ids_.erase(ids_.begin(), ids_.begin() + per_page);
+    open_.erase(open_.begin());
+    ++committed_;
+}
+
+// Window and state rows of pages that are no longer among the last stay in the cache, but
+// not pinned.
+void Sequence::drop_old_tails() noexcept {
+    const std::uint64_t needed = ns_->geometry().tail_pages;
+    const std::uint64_t pages = committed_ + open_.size();
+    for (std::uint64_t i = std::min(committed_, pages - std::min(pages, needed)); i-- > 0;) {
+        Held &h = held_[kTailPart][i];
+        if (h.slot == kNoSlot) break;
+        ns_->pins().unpin(h.slot);
+        h = {kNoSlot, 0};
+        at_[kTailPart][i] = nullptr;
+    }
+    // The whole chain was just used, its head the hottest.
+    std::vector<std::uint32_t> slots;
+    for (std::uint64_t i = committed_; i-- > 0;) slots.push_back(held_[kBodyPart][i].slot);
+    ns_->pins().note(slots.data(), slots.size());
+}
+
+std::uint64_t Sequence::flush() {
+    const std::unique_lock lock(mutex_);
+    check_open();
+    return flush_locked();
+}
+
+void Sequence::close() {
+    const std::unique_lock lock(mutex_);
+    if (!ns_->media().forked())
+        for (const Open &page : open_)
+            for (const auto part : {kBodyPart, kTailPart})
+                if (page.has[part]) ns_->control().abort({&page.reservation[part], 1});
+    open_.clear();
+    ids_.clear();
+    closed_ = true;
+    unpin_all();
+}
+
+}  // namespace sac

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A sequence that grows: a pinned prefix, then pages being written. A gather sees both.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "prefix.hpp"
+
+namespace sac {
+
+class Sequence final : public Prefix {
+public:
+    // Pins the longest stored prefix of the tokens' full pages. Throws Error.
+    Sequence(std::shared_ptr<Namespace> ns, const std::uint32_t *tokens, std::uint64_t count,
+             const void *salt, std::uint64_t salt_bytes);
+    ~Sequence() override;
+
+    void extend(const std::uint32_t *tokens, std::uint64_t count, std::uint64_t timeout_ms);
+    void write(std::span<const sac_scatter_req> reqs, std::uint32_t threads);
+    std::uint64_t flush();
+    void close() override;
+
+    std::uint64_t tokens() const noexcept override { return tokens_; }
+    std::uint64_t rows(std::uint32_t plane, std::uint32_t layer) const noexcept override;
+
+private:
+    // A page that is not committed. Which rows are written: one bit a row, for each
+    // (plane, layer) pair of each part.
+    struct Open {
+        std::array<Reservation, 2> reservation;
+        std::array<bool, 2> has;
+        std::array<std::vector<std::uint64_t>, 2> written;
+    };
+
+    std::uint64_t words(std::uint32_t plane) const noexcept;  // of a pair's bits
+    std::uint64_t first_word(std::uint32_t plane, std::uint32_t layer) const noexcept;
+    std::uint64_t rows_exist(std::uint32_t plane) const noexcept;  // for the tokens so far
+    bool complete(const Open &page) const noexcept;
+    std::uint64_t flush_locked();
+    void commit_first();
+    void drop_old_tails() noexcept;
+    void write_rows(const sac_scatter_req &req);
+
+    std::uint64_t committed_ = 0;  // pages, at the front
+    std::uint64_t tokens_ = 0;
+    Key last_{};                   // key of the last committed page, or the root
+    std::vector<Open> open_;       // pages committed_ ..
+    std::vector<std::uint32_t> ids_;  // token ids of the open pages
+    std::array<std::uint64_t, 2> bits_{};  // words of one page's written bits, by part
+    std::vector<std::uint64_t> plane_word_;  // of each plane's first pair
+};
+
+}  // namespace sac

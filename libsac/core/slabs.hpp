@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The slab table of one extent: which namespace owns which slab, on memory, and the free
+// slabs, in this process. The caller serialises all calls.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "format.hpp"
+
+namespace sac {
+
+class SlabTable {
+public:
+    // table: the entries on memory. Throws Error(SAC_E_CORRUPT) at the first entry that is
+    // not valid; name is the extent's, for that message.
+    SlabTable(std::uint64_t *table, std::uint64_t count, const std::uint8_t *pool,
+              std::uint32_t extent, const std::string &name);
+
+    std::uint64_t count() const noexcept { return count_; }
+    std::uint64_t free() const noexcept { return free_; }
+    fmt::Slab get(std::uint64_t slab) const noexcept;
+
+    static constexpr std::uint64_t kNone = UINT64_MAX;
+    // First slab of n consecutive free ones, or kNone.
+    std::uint64_t find(std::uint64_t n) noexcept;
+    void set(std::uint64_t slab, const fmt::Slab &s) noexcept;
+
+private:
+    bool is_free(std::uint64_t slab) const noexcept { return get(slab).role <= fmt::kDirty; }
+
+    std::uint64_t *table_;
+    std::uint64_t count_, free_ = 0, next_ = 0;
+    const std::uint8_t *pool_;
+    std::uint32_t extent_;
+};
+
+}  // namespace sac

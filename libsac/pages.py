@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prefixes, puts and sequences: pages pinned, pages on their way in, pages growing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from libsac import _core
+from libsac.buffers import allocate, index_array, row_buffer
+from libsac.errors import ArgumentError
+from libsac.keys import token_ids
+
+if TYPE_CHECKING:
+    from libsac.store import Namespace
+
+__all__ = ["Prefix", "Put", "Sequence", "gather"]
+
+
+def gather(
+    ns: Namespace,
+    readers: Many[Prefix | Sequence],
+    batched: bool,
+    plane: str,
+    layer: int,
+    tokens: Any,
+    rows: Any,
+    head: int | None,
+    out: Any,
+    threads: int,
+    stream: bool,
+) -> Any:
+    """The one way into the native gather; see Prefix.gather and Namespace.gather."""
+    number = ns._plane(plane)
+    spec = ns.layout.planes[number]
+    if tokens is not None and rows is not None:
+        raise ArgumentError("give tokens or rows, not both")
+    per_head = spec.heads > 1 and head is None
+    heads = spec.heads if per_head else 1
+    prefixes = [reader._prefix() for reader in readers]
+    given = tokens if rows is None else rows
+    index = None
+    count = 0
+    lead: tuple[int, ...]
+    if given is None:
+        count = prefixes[0].rows(number, layer)
+        lead = (heads, count) if per_head else (count,)
+    else:
+        index = index_array(given, "tokens" if rows is None else "rows")
+        if rows is None and spec.kind == "state":
+            raise ArgumentError(f"plane '{plane}' has one row a page: give rows, not tokens")
+        if rows is None and spec.tokens_per_row > 1:
+            index = index // spec.tokens_per_row  # -1 stays -1
+        lead = index.shape
+        want = batched + per_head + 1
+        if index.ndim != want:
+            shape = ", ".join(["prefixes"] * batched + ["heads"] * per_head + ["k"])
+            raise ArgumentError(
+                f"gather of plane '{plane}': tokens must have the shape ({shape}), "
+                f"not {index.shape}"
+            )
+        index = index.reshape(len(prefixes) if batched else 1, heads, lead[-1])
+    result = allocate((*lead, spec.row_bytes), given) if out is None else out
+    target = row_buffer(result)
+    if tuple(target.shape[: len(lead)]) != lead or target.ndim == len(lead):
+        raise ArgumentError(
+            f"out has the shape {tuple(target.shape)}; it must begin with {lead} and hold a "
+            f"row of {spec.row_bytes} bytes behind"
+        )
+    if not per_head:
+        target = target[:, None] if batched else target[None]
+    if not batched:
+        target = target[None]
+    _core.gather(
+        ns._native,
+        prefixes,
+        number,
+        layer,
+        head or 0,
+        heads,
+        index,
+        count,
+        target,
+        stream,
+        threads,
+    )
+    return result
+
+
+class _Closing:
+    """A context manager that closes."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Reader(_Closing):
+    """What prefixes and sequences share: reading rows."""
+
+    _ns: Namespace
+
+    def _prefix(self) -> _core.Prefix:
+        raise NotImplementedError
+
+    @property
+    def pages(self) -> int:
+        """Pages held."""
+        return self._prefix().pages
+
+    @property
+    def tokens(self) -> int:
+        """Tokens held."""
+        return self._prefix().tokens
+
+    def gather(
+        self,
+        plane: str,
+        layer: int,
+        tokens: Any = None,
+        *,
+        rows: Any = None,
+        head: int | None = None,
+        out: Any = None,
+        threads: int = 0,
+        stream: bool = False,
+    ) -> Any:
+        """Copies selected rows: (k, row_bytes) uint8.
+
+        Args:
+            tokens: (k,) token numbers, int32 or int64, in any order, repeats allowed; -1
+                gives a row of zeros. For a plane with heads and no ``head``: (heads, k),
+                and the result is (heads, k, row_bytes). A torch tensor gives a torch
+                result. In a compressed plane a token means the row that holds it.
+            rows: row numbers of the plane instead of tokens. Neither: all rows.
+            head: only this head.
+            out: where to copy to: numpy, torch (CPU) or DLPack, of the result's shape with
+                any dtype whose last dimensions make up a row. Mutated and returned.
+            threads: 0 chooses by size; else at most that many, the caller included.
+            stream: streaming stores, for a target that the CPU does not read soon.
+
+        Raises RangeError before anything is copied, StaleError or MediaError if a page's
+        memory failed, ClosedError, ForkedError.
+        """
+        return gather(
+            self._ns, [self], False, plane, layer, tokens, rows, head, out, threads, stream  # type: ignore[list-item]
+        )
+
+    def view(self, plane: str, layer: int, page: int) -> NDArray[np.uint8]:
+        """One page's rows in place, read-only: (rows, row_bytes), or (heads, rows,
+        row_bytes) where the plane has heads. No copy: the page stays pinned as long as the
+        array lives.
+        """
+        number = self._ns._plane(plane)
+        if page < 0:
+            raise ArgumentError(f"page is {page}; pages are counted from 0")
+        array: NDArray[np.uint8] = self._prefix().view(page, number, layer)
+        return array if self._ns.layout.planes[number].heads > 1 else array[0]
+
+
+class Prefix(_Reader):
+    """Pinned pages of one sequence. Made by ``Namespace.pin``; thread-safe.
+
+    A context manager: leaving it ends the pins.
+    """
+
+    def __init__(self, native: _core.Prefix, ns: Namespace) -> None:
+        self._native = native
+        self._ns = ns
+
+    def _prefix(self) -> _core.Prefix:
+        return self._native
+
+    def close(self) -> None:
+        """Ends the pins (those of a view: when it goes). May be called twice."""
+        self._native.close()
+
+
+class Put(_Closing):
+    """Pages being written. Made by ``Namespace.put``.
+
+    A context manager: leaving it commits, and an exception gives the pages up.
+
+    Attributes:
+        missing: (m,) int64, positions in the keys of the pages to be written.
+        missing_tails: the same for window and state planes.
+    """
+
+    def __init__(self, native: _core.Put, ns: Namespace) -> None:
+        self._native = native
+        self._ns = ns
+        self._ended = False
+        self.missing: NDArray[np.int64] = native.missing(0)
+        self.missing_tails: NDArray[np.int64] = native.missing(1)
+
+    def write(
+        self, plane: str, layer: int, rows: Any, *, first: int = 0, threads: int = 1
+    ) -> None:
+        """Copies whole pages of a plane and layer into the pool.
+
+        Args:
+            rows: (m, rows, row) for the m missing pages (missing_tails for window and state
+                planes), or (m, heads, rows, row) where the plane has heads. Any dtype whose
+                bytes make up the row: uint8 of row_bytes, or bf16 of half as many. numpy,
+                torch (CPU) or DLPack.
+            first: position among the missing pages of the first one given.
+            threads: 0 chooses; else at most that many.
+
+        Raises ArgumentError, RangeError; nothing is copied then.
+        """
+        if first < 0:
+            raise ArgumentError(f"first is {first}; positions are counted from 0")
+        self._native.write(self._ns._plane(plane), layer, rows, first, threads)
+
+    def view(self, plane: str, layer: int, page: int) -> NDArray[np.uint8]:
+        """Missing page number ``page`` in place, writable: (rows, row_bytes) or (heads, rows,
+        row_bytes). It counts as written. Do not write after commit."""
+        number = self._ns._plane(plane)
+        if page < 0:
+            raise ArgumentError(f"page is {page}; pages are counted from 0")
+        array: NDArray[np.uint8] = self._native.view(page, number, layer)
+        return array if self._ns.layout.planes[number].heads > 1 else array[0]
+
+    def commit(self) -> int:
+        """Makes the pages visible, all planes at once; how many this put brought.
+
+        A page that another writer committed first is kept, and not counted. Raises
+        IncompleteError where a row is missing, ReservationError past the deadline; nothing
+        is visible then.
+        """
+        brought = self._native.commit()
+        self._ended = True
+        return brought
+
+    def close(self) -> None:
+        """Gives up what is not committed, ends the pins. May be called twice."""
+        self._ended = True
+        self._native.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None and not self._ended:
+                self.commit()
+        finally:
+            self.close()
+
+
+class Sequence(_Reader):
+    """A growing sequence: a pinned prefix and pages being written. Made by
+    ``Namespace.sequence``; thread-safe. Page after page is committed as it fills.
+
+    A context manager: leaving it closes the sequence.
+    """
+
+    def __init__(self, native: _core.Sequence, ns: Namespace) -> None:
+        self._native = native
+        self._ns = ns
+        self._view = native.prefix()
+        self._last = self._view.tokens
+
+    def _prefix(self) -> _core.Prefix:
+        return self._view
+
+    def extend(self, tokens: Any, *, timeout: float = 0.0) -> int:
+        """Appends tokens, whose rows are then written with :meth:`write`; returns the number
+        of the first.
+
+        Pages that are complete by now are committed first. timeout: seconds to wait for
+        room. Raises IncompleteError if rows of an earlier full page are missing,
+        NoSpaceError; nothing is appended then.
+        """
+        ids = token_ids(tokens)
+        if timeout < 0:
+            raise ArgumentError(f"timeout is {timeout}; it must not be negative")
+        first = self._view.tokens
+        self._native.extend(ids, int(timeout * 1000))
+        self._last = first
+        return int(first)
+
+    def write(self, plane: str, layer: int, rows: Any, *, start: int | None = None) -> None:
+        """Copies rows of a plane and layer: (n, row), or (heads, n, row).
+
+        start: row number of the first; None: the row of the first token of the last
+        extend(). Rows of window and state planes that lie in pages without a tail are not
+        kept. A row may be written again until its page is committed.
+        """
+        number = self._ns._plane(plane)
+        spec = self._ns.layout.planes[number]
+        if start is None:
+            per_row = self._ns.layout.page_tokens if spec.kind == "state" else spec.tokens_per_row
+            start = self._last // per_row
+        if start < 0:
+            raise ArgumentError(f"start is {start}; rows are counted from 0")
+        self._native.write(number, layer, rows, start)
+
+    def flush(self) -> int:
+        """Commits pages that are full of tokens and rows; returns how many."""
+        return self._native.flush()
+
+    def close(self) -> None:
+        """Drops an unfinished page and ends the pins. May be called twice."""
+        self._view.close()
+        self._native.close()

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools: memory that holds namespaces."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from libsac import _core
+from libsac.errors import ArgumentError
+from libsac.layout import Layout
+from libsac.sizes import parse_size
+from libsac.store import KEY_SCHEMES, Namespace
+
+__all__ = ["Pool", "PoolInfo", "embedded"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolInfo:
+    """What a pool is and how it was found. Sizes in bytes.
+
+    Attributes:
+        uuid: 16 bytes, drawn at creation.
+        data_bytes, free_bytes: for namespaces in all, and not yet given to one.
+        metadata_bytes: of superblocks, slab tables and page headers.
+        slab_bytes: the unit in which namespaces get memory.
+        incarnation: how many times the pool has been opened.
+        extents: data extents. namespaces: how many there are.
+        page_size_obtained: of the kernel's pages behind the data; 2 MiB or more means that
+            huge pages were really given.
+        recovered: the last owner died without closing the pool.
+        rebooted: the last owner ran before a reboot; only pages with a data checksum that
+            still verifies were kept.
+        dead_blocks: 2 MiB blocks whose memory has failed since the pool was opened.
+    """
+
+    uuid: bytes
+    data_bytes: int
+    free_bytes: int
+    metadata_bytes: int
+    slab_bytes: int
+    incarnation: int
+    extents: int
+    namespaces: int
+    page_size_obtained: int
+    recovered: bool
+    rebooted: bool
+    dead_blocks: int
+
+
+def embedded(
+    size: int | str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    extents: int = 1,
+    prefault: bool = False,
+    metadata: int | str = 0,
+) -> Pool:
+    """Opens a pool that this process owns, or creates it.
+
+    Args:
+        size: bytes of data, or a text such as "256M" (powers of 1024). None opens the pool
+            in ``path`` as it is.
+        path: directory of the pool's files; the pool is there again in a later process, and
+            after a kill every committed page is. Without a path the pool is in memory and
+            goes with the process.
+        extents: files (or pieces of memory) the data is spread over.
+        prefault: touch all memory now, so that the first writes are fast.
+        metadata: bytes for metadata; 0 derives it from size.
+
+    Raises:
+        NoSpaceError: less memory or disk than asked for; the message has the numbers.
+        BusyError: another process has the pool open.
+        ExistsError: the pool in path has another size.
+        NotFoundError: no pool in path, and no size to create one.
+        CorruptError, VersionError: the files are not a pool this library can read.
+        SystemCallError: a system call failed.
+    """
+    if size is None and path is None:
+        raise ArgumentError("embedded() needs a size, a path, or both")
+    native = _core.embedded(
+        0 if size is None else parse_size(size),
+        None if path is None else os.fspath(Path(path)),
+        extents,
+        parse_size(metadata),
+        prefault,
+        size is None,
+    )
+    return Pool(native)
+
+
+class Pool:
+    """Memory that holds namespaces. Thread-safe; made by :func:`embedded`.
+
+    A context manager: leaving it closes the pool.
+    """
+
+    def __init__(self, native: _core.Pool) -> None:
+        self._native = native
+
+    def namespace(
+        self,
+        name: str,
+        layout: Layout | None = None,
+        *,
+        model: str = "",
+        key_scheme: Literal["sac", "engine"] = "sac",
+        quota: int | str | None = None,
+        checksum: bool = False,
+        token_ids: bool = False,
+    ) -> Namespace:
+        """Opens a namespace, or creates it with this layout.
+
+        Args:
+            name: 1 to 63 of ``A-Z a-z 0-9 _ . -``.
+            layout: None opens the namespace as it is; else it must be the layout it has.
+            model: enters the keys, so that models never share pages; at most 127 bytes.
+            key_scheme: "sac": keys from token ids, by this library; "engine": the engine's
+                own 32-byte hashes.
+            quota: bytes (or "2G") it may hold, counted in slabs; None: what the pool has.
+            checksum: keep a checksum of each page's rows: survives a reboot, costs one
+                more pass over the rows at commit.
+            token_ids: keep each page's token ids in its header.
+
+        Raises LayoutError or ExistsError naming each difference, NotFoundError without a
+        layout where there is none, NoSpaceError, CorruptError for a damaged namespace.
+        """
+        if key_scheme not in KEY_SCHEMES:
+            raise ArgumentError(
+                f"key_scheme is {key_scheme!r}; it must be one of {', '.join(KEY_SCHEMES)}"
+            )
+        if layout is not None and not isinstance(layout, Layout):
+            raise ArgumentError(f"layout must be a libsac.Layout, not {type(layout).__name__}")
+        native = self._native.open_namespace(
+            name,
+            None if layout is None else layout._native(),
+            model,
+            KEY_SCHEMES.index(key_scheme),
+            0 if quota is None else parse_size(quota),
+            checksum,
+            token_ids,
+        )
+        return Namespace(native)
+
+    def namespaces(self) -> list[str]:
+        """Names of all namespaces, sorted."""
+        return sorted(self._native.names())
+
+    def drop(self, name: str) -> None:
+        """Removes a namespace with all its pages; its memory is scrubbed before another gets it.
+
+        Raises NotFoundError, and BusyError while a page of it is pinned or being written.
+        """
+        self._native.drop(name)
+
+    @property
+    def info(self) -> PoolInfo:
+        """Sizes and state, as they are now."""
+        return PoolInfo(**self._native.info())
+
+    def close(self) -> None:
+        """Marks the pool clean and gives it up. Its namespaces raise ClosedError from then on.
+
+        The files stay locked until the last prefix, put, sequence and view has gone. May be
+        called twice.
+        """
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
