@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of an embedded pool: a directory with meta and data.0 .., or memfds.
+// The files of an embedded pool: a directory with meta and data.0 .., or memory.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -114,17 +114,16 @@ std::shared_ptr<Pool> in_memory(const sac_pool_options &o) {
     const bool prefault = o.flags & SAC_POOL_PREFAULT;
     const std::uint64_t have = memory_bytes(prefault ? "MemAvailable" : "MemTotal");
     if (o.bytes > have) too_large("embedded pool", p.total, have, "this machine");
+    // Ordinary memory rather than a memfd: the kernel gives it huge pages far more often.
     const auto memory = [](const std::string &name, std::uint64_t bytes) {
-        const int fd = memfd_create(name.c_str(), MFD_CLOEXEC);
-        if (fd < 0) throw_errno(name, "cannot create a memfd");
-        // A memfd is born 0777, and could be opened anew through /proc by another user.
-        Extent e = sized(fd, name, bytes);
-        if (fchmod(fd, 0600) != 0) throw_errno(name, "cannot restrict the memfd");
+        Extent e;
+        e.name = name;
+        e.bytes = bytes;
         return e;
     };
-    Extent meta = memory("sac-meta", p.meta);
+    Extent meta = memory("metadata", p.meta);
     std::vector<Extent> data;
-    for (std::size_t i = 0; i < p.data.size(); ++i) data.push_back(memory(format("sac-data.%zu", i), p.data[i]));
+    for (std::size_t i = 0; i < p.data.size(); ++i) data.push_back(memory(format("data.%zu", i), p.data[i]));
     return finish(std::move(meta), std::move(data), true, prefault, Fd());
 }
 

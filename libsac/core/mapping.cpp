@@ -42,7 +42,8 @@ Mapping::Mapping(std::vector<Extent> extents) : extents_(std::move(extents)), ep
     try {
         for (const Extent &e : extents_) {
             void *const want = base_ + e.offset;
-            if (mmap(want, e.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, e.fd.get(), 0) ==
+            const int flags = e.fd ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+            if (mmap(want, e.bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, e.fd.get(), 0) ==
                 MAP_FAILED)
                 throw_errno(e.name, "cannot map the extent");
             // Refused by kernels and files without huge pages: page_size_obtained() tells.
@@ -93,11 +94,12 @@ std::uint64_t Mapping::page_size_obtained() const {
         std::uint64_t a = 0, b = 0, kb = 0;
         char key[64];
         if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &a, &b) == 2) {
-            ours = a >= from && b <= to;
+            ours = a < to && b > from;  // the kernel may have merged a neighbour
         } else if (ours && std::sscanf(line, "%63[^:]: %" SCNu64 " kB", key, &kb) == 2) {
             if (std::strcmp(key, "KernelPageSize") == 0) unit = unit ? std::min(unit, kb * 1024) : kb * 1024;
             if (std::strcmp(key, "Rss") == 0) resident += kb;
-            if (std::strcmp(key, "ShmemPmdMapped") == 0 || std::strcmp(key, "FilePmdMapped") == 0)
+            if (std::strcmp(key, "ShmemPmdMapped") == 0 || std::strcmp(key, "FilePmdMapped") == 0 ||
+                std::strcmp(key, "AnonHugePages") == 0)
                 huge += kb;
         }
     }

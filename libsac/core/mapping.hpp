@@ -14,7 +14,7 @@
 namespace sac {
 
 struct Extent {
-    Fd fd;              // a file, memfd or DAX device
+    Fd fd;              // a file, memfd or DAX device; none: memory of this process
     std::uint64_t bytes = 0;
     std::string name;   // path, for messages
     std::uint64_t offset = 0;  // in the address range; set by Mapping
@@ -23,7 +23,7 @@ struct Extent {
 // Not unmapped in a forked child, where the range never existed (MADV_DONTFORK).
 class Mapping {
 public:
-    // Maps all extents shared and writable. Throws Error(SAC_E_SYSTEM).
+    // Maps all extents writable, files shared. Throws Error(SAC_E_SYSTEM).
     explicit Mapping(std::vector<Extent> extents);
     ~Mapping();
     Mapping(const Mapping &) = delete;

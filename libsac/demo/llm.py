@@ -193,15 +193,14 @@ def render(report: Report) -> str:
     pooled, options = report.pooled, report.options
     steps = len(pooled.generation.tokens)
     ratio = pooled.bytes_read / pooled.full_bytes
-    pool_rate = steps / pooled.generation.seconds
-    local_rate = len(report.local.tokens) / report.local.seconds
+    from_pool, from_tensors = pooled.generation.seconds, report.local.seconds
     prefill = f"prefilled in {pooled.prefill_seconds:.1f} s"
     lines = (
         ("model", report.model),
         ("prompt", f"{report.prompt_tokens:,} tokens, {prefill}"),
         ("in the pool", f"{pooled.pages:,} full pages, {_mib(pooled.bytes_stored)} of rows"),
         ("selection", f"{options.budget} tokens a KV head, {options.recent} newest included"),
-        ("decoded", f"{steps} tokens, {pool_rate:.1f} a second (local: {local_rate:.1f})"),
+        ("decoded", f"{steps} tokens in {from_pool:.1f} s (local run: {from_tensors:.1f} s)"),
         ("read a step", f"{_mib(pooled.bytes_read / steps)}, counted by libsac's core"),
         ("full attention", f"{_mib(pooled.full_bytes / steps)} a step"),
         ("ratio", f"{ratio:.3f}"),

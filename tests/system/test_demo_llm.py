@@ -6,6 +6,7 @@ What needs the model is skipped where the extra `llm` is not installed.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,9 @@ import pytest
 from libsac.demo import llm
 
 if TYPE_CHECKING:
-    from libsac.demo.llm_model import LanguageModel
+    from libsac.demo.llm_kv import KVStore
+    from libsac.demo.llm_model import Generation, LanguageModel
+    from libsac.demo.quest import Budget
 
 MISSING = llm.missing_modules()
 needs_torch = pytest.mark.skipif("torch" in MISSING, reason="torch is not installed")
@@ -93,11 +96,26 @@ def test_the_prompt_lies_in_the_pool(report: llm.Report, model: LanguageModel) -
 
 @needs_model
 def test_the_command_shows_text_and_figures(
-    model: LanguageModel, short_text: Path, capsys: pytest.CaptureFixture[str]
+    model: LanguageModel,
+    short_text: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    del model
+    from libsac.demo.llm_kv import LocalKV, PoolKV
+
+    local_copies = []
+
+    def decode(last: int, store: KVStore, budget: Budget, count: int) -> Generation:
+        if isinstance(store, PoolKV):
+            alive = gc.get_objects()
+            local_copies.append(sum(type(thing) is LocalKV for thing in alive))
+        return decode_as_ever(last, store, budget, count)
+
+    decode_as_ever = model.decode
+    monkeypatch.setattr(model, "decode", decode)
     command = ["--tokens", "3", "--budget", "4096", "--text", str(short_text)]
     assert llm.main(command) == 0
+    assert local_copies == [0]  # the prompt's KV was in the pool and nowhere else
     shown = capsys.readouterr().out
     assert "equal to the local run" in shown
     assert "ratio" in shown

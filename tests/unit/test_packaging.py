@@ -201,7 +201,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (archive,) = folder.glob("libsac-*.tar.gz")
     with tarfile.open(archive) as tar:
         assert not [member.name for member in tar if member.issym() or member.islnk()]
-        tar.extractall(folder, filter="data")
+    run(tool("tar"), "-xzf", archive, cwd=folder)
     return folder / archive.name.removesuffix(".tar.gz")
 
 

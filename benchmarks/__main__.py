@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All figures of docs/performance.md: ``make bench``. Ratios are taken within one run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import pages
+from common import Section, machine
+from gather import run as gather
+
+
+def show(section: Section) -> None:
+    print(f"\n{section.title}")
+    if section.floor:
+        print(f"  floor: {section.floor}")
+    for r in section.results:
+        goal = "" if r.goal is None else f"goal {r.goal[0]} {r.goal[1]:g}"
+        met = {None: "", True: "met", False: "NOT MET"}[r.met]
+        print(f"  {r.what:40} {r.value:12.4g} {r.unit:8} {goal:14} {met:8} {r.note}")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("--only", choices=["gather", "lookup", "put", "recovery"])
+    parser.add_argument("--gib", type=float, default=4.0, help="data of the gather (default 4)")
+    parser.add_argument("--pages", type=int, default=1 << 20, help="pages (default 2^20)")
+    parser.add_argument("--repeats", type=int, default=101)
+    args = parser.parse_args()
+    print(machine())
+    print(time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()))
+    works = {
+        "gather": lambda: gather(args.gib, args.repeats),
+        "lookup": lambda: pages.lookup_and_pin(args.pages, args.repeats),
+        "put": lambda: pages.put(args.repeats),
+        "recovery": lambda: pages.recovery(args.pages, 5),
+    }
+    missed = 0
+    for name, work in works.items():
+        if args.only in (None, name):
+            section = work()
+            show(section)
+            missed += sum(r.met is False for r in section.results)
+    print(f"\n{missed} goals not met" if missed else "\nall goals met")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Demonstrations: ``python -m libsac.demo`` and ``python -m libsac.demo.llm``."""
