@@ -130,19 +130,19 @@ test-plain: need-build build/native/.built  ## C++ tests as they are
 
 test-asan: need-build $(BIN)/.stamp-venv  ## C++ tests under ASan and UBSan
 	@echo "== native tests, ASan and UBSan"
-	@$(call native,asan,-DSAC_TESTS=ON -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g" -DSAC_SANITIZE=address$(,)undefined)
+	@$(call native,asan,-DSAC_TESTS=ON -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1" -DSAC_SANITIZE=address$(,)undefined)
 	@$(call run_ctest,asan)
 
 test-tsan: need-build $(BIN)/.stamp-venv  ## C++ tests under TSan
 	@echo "== native tests, TSan"
-	@$(call native,tsan,-DSAC_TESTS=ON -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g" -DSAC_SANITIZE=thread)
+	@$(call native,tsan,-DSAC_TESTS=ON -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1" -DSAC_SANITIZE=thread)
 	@$(call run_ctest,tsan)
 
 , := ,
 
 fuzz: need-test $(BIN)/.stamp-venv  ## Fuzz for FUZZ_SECONDS from the kept corpus
 	@echo "== fuzz targets"
-	@export CC=$(FUZZ_CC) CXX=$(FUZZ_CXX); $(call native,fuzz,-DSAC_FUZZ=ON -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g")
+	@export CC=$(FUZZ_CC) CXX=$(FUZZ_CXX); $(call native,fuzz,-DSAC_FUZZ=ON -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1")
 	@$(SANITIZER_ENV) $(PLAIN_LAYOUT) tools/fuzz.sh build/fuzz $(FUZZ_SECONDS)
 
 test-python: need-build $(BIN)/.stamp-test $(BIN)/.stamp-wheel build/native/.built  ## pytest

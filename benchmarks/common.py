@@ -111,7 +111,11 @@ class Bare:
             self._lib = ctypes.CDLL(str(library))
 
     def rows(
-        self, addresses: NDArray[np.uint64], row_bytes: int, out: NDArray[np.uint8], stream: bool
+        self,
+        addresses: NDArray[np.uint64],
+        row_bytes: int,
+        out: NDArray[np.uint8],
+        stream: bool,
     ) -> None:
         self._lib.bare_rows(
             ctypes.c_void_p(addresses.ctypes.data),

@@ -47,7 +47,8 @@ def run(gib: float, repeats: int) -> Section:
             views = [prefix.view("latent", 0, i).ctypes.data for i in range(pages)]
             bases = np.array(views, np.uint64)
             where = [
-                bases[p // PAGE_TOKENS] + (p % PAGE_TOKENS * ROW).astype(np.uint64) for p in picks
+                bases[p // PAGE_TOKENS] + (p % PAGE_TOKENS * ROW).astype(np.uint64)
+                for p in picks
             ]
 
             def ours(threads: int, stream: bool) -> Callable[[int], object]:
@@ -113,9 +114,14 @@ def run(gib: float, repeats: int) -> Section:
     )
     if "torch.index_select" in times:
         section.add(
-            "ours / torch.index_select", ratio(times, "ours", "torch.index_select"), "x", (">=", 1.2)
+            "ours / torch.index_select",
+            ratio(times, "ours", "torch.index_select"),
+            "x",
+            (">=", 1.2),
         )
-    section.add("two threads / one", ratio(times, "ours, two threads", "ours"), "x", (">=", 1.7))
+    section.add(
+        "two threads / one", ratio(times, "ours, two threads", "ours"), "x", (">=", 1.7)
+    )
     section.add(
         "two threads / one, streaming",
         ratio(times, "ours, streaming, two threads", "ours, streaming"),

@@ -108,7 +108,10 @@ def put(repeats: int) -> Section:
         # Twice the pool: half of the puts evict, as in a full cache.
         count = 2 * pages
         keys = ns.keys(np.arange(count * rows_a_page, dtype=np.uint32))
-        singles = [libsac.Keys(keys.values[i : i + 1], np.zeros((1, 32), np.uint8)) for i in range(count)]
+        singles = [
+            libsac.Keys(keys.values[i : i + 1], np.zeros((1, 32), np.uint8))
+            for i in range(count)
+        ]
         order = iter(range(count))
 
         def ours(n: int) -> None:
@@ -129,7 +132,9 @@ def put(repeats: int) -> Section:
         section.add("put, room left", median(fresh["put"]) * 1e6, "us/page")
         section.add("put / memcpy, room left", ratio(fresh, "put", "memcpy"), "x", (">=", 0.8))
         if full["put"]:
-            section.add("put / memcpy, each evicts", ratio(full, "put", "memcpy"), "x", (">=", 0.8))
+            section.add(
+                "put / memcpy, each evicts", ratio(full, "put", "memcpy"), "x", (">=", 0.8)
+            )
         # Batches of 32.
         batch = [keys[a : a + 32] for a in range(0, count, 32)]
         big = np.ascontiguousarray(np.resize(source, size * 32)).reshape(32, rows_a_page, row)
@@ -196,7 +201,10 @@ def recovery(pages: int, repeats: int) -> Section:
         taken = []
         for _ in range(repeats):
             done = subprocess.run(
-                [sys.executable, "-c", _OPENER, path], capture_output=True, text=True, check=True
+                [sys.executable, "-c", _OPENER, path],
+                capture_output=True,
+                text=True,
+                check=True,
             )
             seconds, found, _recovered = done.stdout.split()
             assert int(found) == pages, (found, pages)
@@ -204,5 +212,3 @@ def recovery(pages: int, repeats: int) -> Section:
         section.add("first open after the kill", taken[0], "s", ("<", 2.0))
         section.add("median of later opens", median(taken), "s")
     return section
-
-

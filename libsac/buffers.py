@@ -6,6 +6,7 @@ torch is used only where the caller already gave a torch tensor.
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any
 
@@ -14,7 +15,18 @@ from numpy.typing import NDArray
 
 from libsac.errors import ArgumentError
 
-__all__ = ["allocate", "index_array", "is_torch", "row_buffer"]
+__all__ = ["allocate", "index_array", "is_torch", "row_buffer", "unsigned"]
+
+
+def unsigned(value: Any, what: str) -> int:
+    """value as an int of 0..2^32-1; ArgumentError naming ``what`` otherwise."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{what} is {value!r}; a whole number is needed") from None
+    if not 0 <= number < 1 << 32:
+        raise ArgumentError(f"{what} is {number}; 0 to 2^32-1 are allowed")
+    return number
 
 
 def is_torch(value: Any) -> bool:
@@ -30,13 +42,15 @@ def index_array(index: Any, what: str) -> NDArray[Any]:
             raise ArgumentError(f"{what} lies on {index.device}; it must be in CPU memory")
         index = index.detach().numpy()
     elif not isinstance(index, np.ndarray):
-        if hasattr(index, "__dlpack__") and not hasattr(index, "__array__"):
-            index = np.from_dlpack(index)
-        else:
-            try:
+        try:
+            if hasattr(index, "__dlpack__") and not hasattr(index, "__array__"):
+                index = np.from_dlpack(index)
+            else:
                 index = np.asarray(index)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise ArgumentError(f"{what} cannot be read as numbers: {error}") from error
+        except (TypeError, ValueError, OverflowError, BufferError, RuntimeError) as error:
+            raise ArgumentError(
+                f"{what} cannot be read as numbers in CPU memory: {error}"
+            ) from error
     if index.dtype in (np.int32, np.int64):
         pass
     elif index.dtype.kind in "iu" and index.dtype != np.uint64:

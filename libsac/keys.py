@@ -106,7 +106,9 @@ class Keys:
 
     def __getitem__(self, where: slice) -> Keys:
         if not isinstance(where, slice) or where.step not in (None, 1):
-            raise ArgumentError("keys are sliced, [a:b], with step 1; .values holds single ones")
+            raise ArgumentError(
+                "keys are sliced, [a:b], with step 1; .values holds single ones"
+            )
         tokens = None
         if self.tokens is not None and len(self):
             start, stop, _ = where.indices(len(self))

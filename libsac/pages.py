@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from libsac import _core
-from libsac.buffers import allocate, index_array, row_buffer
+from libsac.buffers import allocate, index_array, row_buffer, unsigned
 from libsac.errors import ArgumentError
 from libsac.keys import token_ids
 
@@ -23,7 +23,7 @@ __all__ = ["Prefix", "Put", "Sequence", "gather"]
 
 def gather(
     ns: Namespace,
-    readers: Many[Prefix | Sequence],
+    readers: Many[_Reader],
     batched: bool,
     plane: str,
     layer: int,
@@ -37,10 +37,12 @@ def gather(
     """The one way into the native gather; see Prefix.gather and Namespace.gather."""
     number = ns._plane(plane)
     spec = ns.layout.planes[number]
+    layer, threads = unsigned(layer, "layer"), unsigned(threads, "threads")
     if tokens is not None and rows is not None:
         raise ArgumentError("give tokens or rows, not both")
     per_head = spec.heads > 1 and head is None
     heads = spec.heads if per_head else 1
+    first_head = 0 if head is None else unsigned(head, "head")
     prefixes = [reader._prefix() for reader in readers]
     given = tokens if rows is None else rows
     index = None
@@ -54,14 +56,15 @@ def gather(
         if rows is None and spec.kind == "state":
             raise ArgumentError(f"plane '{plane}' has one row a page: give rows, not tokens")
         if rows is None and spec.tokens_per_row > 1:
-            index = index // spec.tokens_per_row  # -1 stays -1
+            # -1 stays -1, and what is below must not become it.
+            index = np.where(index < -1, index, index // spec.tokens_per_row)
         lead = index.shape
-        want = batched + per_head + 1
-        if index.ndim != want:
+        want = (len(prefixes),) * batched + (heads,) * per_head
+        if index.ndim != len(want) + 1 or lead[:-1] != want:
             shape = ", ".join(["prefixes"] * batched + ["heads"] * per_head + ["k"])
             raise ArgumentError(
                 f"gather of plane '{plane}': tokens must have the shape ({shape}), "
-                f"not {index.shape}"
+                f"here {(*want, 'k')}, not {index.shape}"
             )
         index = index.reshape(len(prefixes) if batched else 1, heads, lead[-1])
     result = allocate((*lead, spec.row_bytes), given) if out is None else out
@@ -80,7 +83,7 @@ def gather(
         prefixes,
         number,
         layer,
-        head or 0,
+        first_head,
         heads,
         index,
         count,
@@ -157,7 +160,17 @@ class _Reader(_Closing):
         memory failed, ClosedError, ForkedError.
         """
         return gather(
-            self._ns, [self], False, plane, layer, tokens, rows, head, out, threads, stream  # type: ignore[list-item]
+            self._ns,
+            [self],
+            False,
+            plane,
+            layer,
+            tokens,
+            rows,
+            head,
+            out,
+            threads,
+            stream,
         )
 
     def view(self, plane: str, layer: int, page: int) -> NDArray[np.uint8]:
@@ -166,8 +179,7 @@ class _Reader(_Closing):
         array lives.
         """
         number = self._ns._plane(plane)
-        if page < 0:
-            raise ArgumentError(f"page is {page}; pages are counted from 0")
+        page, layer = unsigned(page, "page"), unsigned(layer, "layer")
         array: NDArray[np.uint8] = self._prefix().view(page, number, layer)
         return array if self._ns.layout.planes[number].heads > 1 else array[0]
 
@@ -222,16 +234,15 @@ class Put(_Closing):
 
         Raises ArgumentError, RangeError; nothing is copied then.
         """
-        if first < 0:
-            raise ArgumentError(f"first is {first}; positions are counted from 0")
-        self._native.write(self._ns._plane(plane), layer, rows, first, threads)
+        number = self._ns._plane(plane)
+        layer, threads = unsigned(layer, "layer"), unsigned(threads, "threads")
+        self._native.write(number, layer, rows, unsigned(first, "first"), threads)
 
     def view(self, plane: str, layer: int, page: int) -> NDArray[np.uint8]:
         """Missing page number ``page`` in place, writable: (rows, row_bytes) or (heads, rows,
         row_bytes). It counts as written. Do not write after commit."""
         number = self._ns._plane(plane)
-        if page < 0:
-            raise ArgumentError(f"page is {page}; pages are counted from 0")
+        page, layer = unsigned(page, "page"), unsigned(layer, "layer")
         array: NDArray[np.uint8] = self._native.view(page, number, layer)
         return array if self._ns.layout.planes[number].heads > 1 else array[0]
 
@@ -306,11 +317,13 @@ class Sequence(_Reader):
         number = self._ns._plane(plane)
         spec = self._ns.layout.planes[number]
         if start is None:
-            per_row = self._ns.layout.page_tokens if spec.kind == "state" else spec.tokens_per_row
+            per_row = (
+                self._ns.layout.page_tokens if spec.kind == "state" else spec.tokens_per_row
+            )
             start = self._last // per_row
         if start < 0:
             raise ArgumentError(f"start is {start}; rows are counted from 0")
-        self._native.write(number, layer, rows, start)
+        self._native.write(number, unsigned(layer, "layer"), rows, start)
 
     def flush(self) -> int:
         """Commits pages that are full of tokens and rows; returns how many."""

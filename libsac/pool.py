@@ -143,7 +143,7 @@ class Pool:
             checksum,
             token_ids,
         )
-        return Namespace(native)
+        return Namespace(native, self)
 
     def namespaces(self) -> list[str]:
         """Names of all namespaces, sorted."""

@@ -91,8 +91,9 @@ class Namespace:
         layout: its Layout.
     """
 
-    def __init__(self, native: _core.Namespace) -> None:
+    def __init__(self, native: _core.Namespace, pool: object) -> None:
         self._native = native
+        self._pool = pool  # keeps it open while the namespace is used
         info = native.info()
         self._name = str(info["name"])
         self._token_ids = bool(info["token_ids"])
@@ -103,19 +104,23 @@ class Namespace:
     def name(self) -> str:
         return self._name
 
-    def keys(self, tokens: Any, salt: bytes = b"", parent: bytes | None = None) -> Keys:
+    def keys(
+        self, tokens: Any, salt: bytes = b"", parent: bytes | NDArray[np.uint8] | None = None
+    ) -> Keys:
         """One key for each full page of tokens; a rest shorter than a page has none.
 
         Args:
             tokens: ids, 0..2^32-1: an iterable, a range or an integer array.
             salt: users with different salts never share a page. Ignored with a parent.
-            parent: key of the page before the first, to go on from there.
+            parent: key of the page before the first (32 bytes), to go on from there.
 
         Raises ArgumentError, also for a namespace of engine keys.
         """
         ids = token_ids(tokens)
-        if parent is not None and len(parent) != 32:
-            raise ArgumentError(f"parent has {len(parent)} bytes; a key has 32")
+        if parent is not None:
+            parent = bytes(parent)
+            if len(parent) != 32:
+                raise ArgumentError(f"parent has {len(parent)} bytes; a key has 32")
         values = self._native.keys(ids, bytes(salt), parent)
         above = self._native.root(bytes(salt)) if parent is None else parent
         return Keys.chain(values, above, ids[: len(values) * self.layout.page_tokens])

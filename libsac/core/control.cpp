@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reservations and commits. Eviction is in evict.cpp, recovery in recover.cpp.
+// Headers, room, reservations. commit.cpp makes pages visible, evict.cpp takes them out,
+// recover.cpp reads them back.
 #include "control.hpp"
 
 #include <sys/random.h>
@@ -20,7 +21,8 @@ CacheControl::CacheControl(Media &media, const fmt::NamespaceBlock &block,
       uuid_crc_(crc32c(0, block.uuid, sizeof block.uuid)),
       shape_{{{block.body_slabs, block.body_pages, fmt::kBody},
               {block.tail_slabs, block.tail_pages, fmt::kTail}}} {
-    for (auto &p : policy_) p = std::make_unique<Lru>(index);
+    for (auto &p : policy_)
+        p = std::make_unique<Lru>(index);
     chunk_part_.assign(index.capacity() / block.chunk_slots, kNoChunk);
 }
 
@@ -33,21 +35,24 @@ std::uint64_t CacheControl::page_offset(std::uint32_t slot, std::uint32_t part) 
 // ---- headers --------------------------------------------------------------------------
 
 fmt::PageHeader *CacheControl::header(std::uint32_t slot) const noexcept {
-    return reinterpret_cast<fmt::PageHeader *>(
-        media_.meta().data() + header_slabs_[slot / headers_per_slab_] +
-        slot % headers_per_slab_ * block_.header_pitch);
+    return reinterpret_cast<fmt::PageHeader *>(media_.meta().data() +
+                                               header_slabs_[slot / headers_per_slab_] +
+                                               slot % headers_per_slab_ * block_.header_pitch);
 }
 
 std::uint32_t CacheControl::header_crc(const fmt::PageHeader *h) const noexcept {
     const std::uint32_t crc = crc32c(uuid_crc_, h, sizeof *h - sizeof h->crc);
-    return h->flags & fmt::kHasTokens ? crc32c(crc, h + 1, std::size_t{4} * block_.page_tokens) : crc;
+    return h->flags & fmt::kHasTokens ? crc32c(crc, h + 1, std::size_t{4} * block_.page_tokens)
+                                      : crc;
 }
 
 bool CacheControl::header_valid(const fmt::PageHeader *h, std::uint32_t slot,
                                 std::uint32_t part) const noexcept {
-    if (h->state != fmt::kCommitted || h->slot != slot || h->part != part) return false;
+    if (h->state != fmt::kCommitted || h->slot != slot || h->part != part)
+        return false;
     const bool tokens = block_.flags & SAC_NS_TOKEN_IDS;
-    if (h->flags & fmt::kHasTokens && !tokens) return false;
+    if (h->flags & fmt::kHasTokens && !tokens)
+        return false;
     return fmt::crc_matches(h->crc, header_crc(h));
 }
 
@@ -55,7 +60,8 @@ void CacheControl::write_header(std::uint32_t slot, const fmt::PageHeader &h,
                                 const std::uint32_t *tokens) noexcept {
     // In any order: until the last byte is there the checksum is wrong, and the page absent.
     fmt::PageHeader *const to = header(slot);
-    if (tokens) std::memcpy(to + 1, tokens, std::size_t{4} * block_.page_tokens);
+    if (tokens)
+        std::memcpy(to + 1, tokens, std::size_t{4} * block_.page_tokens);
     auto *const bytes = reinterpret_cast<std::uint8_t *>(to);
     const auto *const from = reinterpret_cast<const std::uint8_t *>(&h);
     std::memcpy(bytes, from, 64);
@@ -80,26 +86,34 @@ void CacheControl::add_chunk(std::uint64_t position, std::uint32_t part, std::ui
     assigned_slabs_ += shape_[part].slabs;
     // So that giving a slot back never allocates.
     slots_[part] += shape_[part].pages;
-    if (free_[part].capacity() < slots_[part]) free_[part].reserve(2 * slots_[part]);
+    if (free_[part].capacity() < slots_[part])
+        free_[part].reserve(2 * slots_[part]);
 }
 
 bool CacheControl::grow(std::uint32_t part) {
     const Shape &shape = shape_[part];
-    if (assigned_slabs_ + shape.slabs > max_slabs_) return false;
-    while (next_chunk_ < chunk_part_.size() && chunk_part_[next_chunk_] != kNoChunk) ++next_chunk_;
-    if (next_chunk_ == chunk_part_.size()) return false;
+    if (assigned_slabs_ + shape.slabs > max_slabs_)
+        return false;
+    while (next_chunk_ < chunk_part_.size() && chunk_part_[next_chunk_] != kNoChunk)
+        ++next_chunk_;
+    if (next_chunk_ == chunk_part_.size())
+        return false;
     const std::uint64_t position = next_chunk_;
     const std::uint64_t first = position * block_.chunk_slots;
     // Headers come first: a chunk whose pages have none would be lost room.
     const std::uint64_t need = (first + shape.pages - 1) / headers_per_slab_ + 1;
     while (header_slabs_.size() < need) {
-        const std::uint64_t at = media_.assign_meta(block_.id, fmt::kHeaders, header_slabs_.size());
+        const std::uint64_t at =
+            media_.assign_meta(block_.id, fmt::kHeaders, header_slabs_.size());
         metadata_full_ = at == UINT64_MAX;
-        if (metadata_full_) return false;
+        if (metadata_full_)
+            return false;
         header_slabs_.push_back(at);
     }
-    const std::uint64_t offset = media_.assign_chunk(block_.id, shape.role, position, shape.slabs);
-    if (offset == UINT64_MAX) return false;
+    const std::uint64_t offset =
+        media_.assign_chunk(block_.id, shape.role, position, shape.slabs);
+    if (offset == UINT64_MAX)
+        return false;
     add_chunk(position, part, offset);
     for (std::uint32_t i = shape.pages; i-- > 0;)
         free_slot(static_cast<std::uint32_t>(first + i), part);
@@ -137,14 +151,18 @@ void CacheControl::sweep(Clock::time_point now) noexcept {
         next_deadline_ = Clock::time_point::max();
         for (auto &[slot, held] : held_) {
             // The slot stays the writer's, who may still be writing, until it answers.
-            if (!held.expired && held.deadline <= now) held.expired = true;
-            if (!held.expired) next_deadline_ = std::min(next_deadline_, held.deadline);
+            if (!held.expired && held.deadline <= now)
+                held.expired = true;
+            if (!held.expired)
+                next_deadline_ = std::min(next_deadline_, held.deadline);
         }
     }
-    if (limbo_.empty()) return;
+    if (limbo_.empty())
+        return;
     std::vector<std::uint32_t> waiting;
     waiting.swap(limbo_);
-    for (const std::uint32_t slot : waiting) free_slot(slot, chunk_part_[slot / block_.chunk_slots]);
+    for (const std::uint32_t slot : waiting)
+        free_slot(slot, chunk_part_[slot / block_.chunk_slots]);
 }
 
 std::uint64_t CacheControl::random_token() {
@@ -160,18 +178,22 @@ std::uint64_t CacheControl::random_token() {
 
 void CacheControl::no_space(std::uint64_t bodies, std::uint64_t tails) const {
     std::uint64_t pins = 0, expired = 0;
-    for (const PinTable *t : pins_) pins += t->pinned_slots();
-    for (const auto &[slot, held] : held_) expired += held.expired;
-    std::string why = format(
-        "namespace '%s': no space for %" PRIu64 " pages and %" PRIu64 " tails: of %" PRIu64
-        " MiB held, %" PRIu64 " pages are pinned, %zu are being written (%" PRIu64
-        " of them past their deadline), %" PRIu64 " lie on dead memory. ",
-        block_.name, bodies, tails, assigned_slabs_ * fmt::kDataSlab >> 20, pins, held_.size(),
-        expired, dead_slots_);
+    for (const PinTable *t : pins_)
+        pins += t->pinned_slots();
+    for (const auto &[slot, held] : held_)
+        expired += held.expired;
+    std::string why = format("namespace '%s': no space for %" PRIu64 " pages and %" PRIu64
+                             " tails: of %" PRIu64 " MiB held, %" PRIu64
+                             " pages are pinned, %zu are being written (%" PRIu64
+                             " of them past their deadline), %" PRIu64 " lie on dead memory. ",
+                             block_.name, bodies, tails, assigned_slabs_ * fmt::kDataSlab >> 20,
+                             pins, held_.size(), expired, dead_slots_);
     if (metadata_full_)
         why += "The pool's metadata is full: create it with more metadata_bytes.";
-    else if (assigned_slabs_ + std::max(1u, shape_[0].slabs) > max_slabs_ && block_.max_bytes != 0)
-        why += "The namespace is at its quota: end pins, wait with a time-out, or raise the quota.";
+    else if (assigned_slabs_ + std::max(1u, shape_[0].slabs) > max_slabs_ &&
+             block_.max_bytes != 0)
+        why += "The namespace is at its quota: end pins, wait with a time-out, or raise the "
+               "quota.";
     else
         why += "The pool is full: end pins, wait with a time-out, or make the pool larger.";
     throw Error(SAC_E_NO_SPACE, block_.name, why);
@@ -187,12 +209,15 @@ std::vector<Reservation> CacheControl::reserve(std::uint64_t bodies, std::uint64
     out.reserve(bodies + tails);
     held_.reserve(held_.size() + bodies + tails);
     for (const std::uint32_t part : {kBodyPart, kTailPart}) {
-        if (want[part] == 0) continue;
-        while (free_[part].size() < want[part] && grow(part)) {}
+        if (want[part] == 0)
+            continue;
+        while (free_[part].size() < want[part] && grow(part)) {
+        }
         const std::uint64_t have = free_[part].size();
         // A put that can never fit must not empty the cache first.
-        if (have < want[part] && (want[part] - have > committed_[part] ||
-                                  (evict_part(part, want[part] - have), free_[part].size() < want[part])))
+        if (have < want[part] &&
+            (want[part] - have > committed_[part] ||
+             (evict_part(part, want[part] - have), free_[part].size() < want[part])))
             no_space(bodies, tails);
     }
     for (const std::uint32_t part : {kBodyPart, kTailPart})
@@ -217,97 +242,14 @@ void CacheControl::renew(std::span<const Reservation> held, Clock::time_point de
     }
 }
 
-// ---- commit ---------------------------------------------------------------------------
-
-void CacheControl::abort(std::span<const Reservation> held) noexcept {
-    const std::lock_guard lock(mutex_);
-    for (const Reservation &r : held) {
-        const auto it = held_.find(r.slot);
-        if (it == held_.end() || it->second.token != r.token) continue;
-        held_.erase(it);
-        ++stats_.aborts;
-        free_slot(r.slot, r.part);
-    }
-}
-
-void CacheControl::commit(std::span<CommitItem> items, PinTable *pins) {
-    bool lost = false;
-    {
-        const std::lock_guard lock(mutex_);
-        sweep(Clock::now());
-        for (const CommitItem &c : items) {
-            const auto it = held_.find(c.reservation.slot);
-            lost |= it == held_.end() || it->second.token != c.reservation.token || it->second.expired;
-            const std::uint64_t at = page_offset(c.reservation.slot, c.reservation.part);
-            if (!lost) media_.data().check_alive(at, geometry_.part_bytes[c.reservation.part]);
-        }
-        if (!lost)
-            for (CommitItem &c : items) {
-                SAC_STOP("commit.begin");
-                held_.erase(c.reservation.slot);
-                std::uint64_t word = 0;
-                const std::uint32_t first = index_.find(c.key, c.reservation.part, word);
-                c.duplicate = first != kNoSlot;
-                if (c.duplicate) {
-                    free_slot(c.reservation.slot, c.reservation.part);
-                    c.reservation.slot = first;
-                    c.reservation.generation = word & Record::kGeneration;
-                    ++stats_.duplicates;
-                } else {
-                    publish(c);
-                }
-                if (pins) pins->pin(c.reservation.slot);
-                SAC_STOP("commit.end");
-            }
-    }
-    if (!lost) return;
-    for (const CommitItem &c : items) abort({&c.reservation, 1});
-    throw Error(SAC_E_RESERVATION, block_.name,
-                format("namespace '%s': the reservation of %zu pages has expired or was ended; "
-                       "nothing was committed. Write faster, or ask for a longer deadline.",
-                       block_.name, items.size()));
-}
-
-void CacheControl::publish(const CommitItem &c) noexcept {
-    const Reservation &r = c.reservation;
-    fmt::PageHeader h{};
-    h.generation = r.generation;
-    h.state = fmt::kCommitted;
-    h.part = r.part;
-    std::memcpy(h.key, c.key.w, sizeof h.key);
-    std::memcpy(h.parent, c.parent.w, sizeof h.parent);
-    h.slot = r.slot;
-    if (block_.flags & SAC_NS_DATA_CHECKSUM) h.flags |= fmt::kHasDataCrc, h.data_crc = c.data_crc;
-    if (c.tokens) h.flags |= fmt::kHasTokens;
-    write_header(r.slot, h, c.tokens);
-    SAC_STOP("commit.header");
-
-    Record &record = index_.record(r.slot);
-    record.stamp = ++clock_;
-    record.parent = kNoSlot, record.children = 0;
-    if (r.part == kBodyPart) link_parent(r.slot, c.parent);
-    index_.insert(r.slot, c.key, r.generation | (r.part == kTailPart ? Record::kTailBit : 0));
-    policy_[r.part]->add(r.slot);
-    ++committed_[r.part];
-    ++stats_.commits;
-    event(SAC_EVENT_STORED, r.slot, r.part, r.generation, h.key, h.parent);
-}
-
-void CacheControl::link_parent(std::uint32_t slot, const Key &parent) noexcept {
-    std::uint64_t word = 0;
-    const std::uint32_t p = parent.zero() ? kNoSlot : index_.find(parent, kBodyPart, word);
-    if (p == kNoSlot) return;
-    index_.record(slot).parent = p;
-    if (index_.record(p).children++ == 0) policy_[kBodyPart]->remove(p);
-}
-
 // ---- what others may know -------------------------------------------------------------
 
 void CacheControl::event(sac_event_kind kind, std::uint32_t slot, std::uint32_t part,
                          std::uint64_t generation, const std::uint8_t *key,
                          const std::uint8_t *parent) noexcept {
     const std::uint64_t sequence = event_next_++;
-    if (ring_.empty()) return;
+    if (ring_.empty())
+        return;
     sac_event &e = ring_[sequence % kEventRing];
     e.sequence = sequence, e.kind = kind, e.part = part;
     e.handle = {generation, slot, part};
@@ -319,16 +261,19 @@ void CacheControl::events(std::uint64_t &next, sac_event *out, std::uint64_t &co
                           std::uint64_t &lost) {
     const std::lock_guard lock(mutex_);
     lost = 0;
-    if (next == UINT64_MAX) next = event_next_;
+    if (next == UINT64_MAX)
+        next = event_next_;
     if (ring_.empty()) {
         ring_.resize(kEventRing);
         ring_first_ = event_next_;
     }
     const std::uint64_t oldest =
         std::max(ring_first_, event_next_ > kEventRing ? event_next_ - kEventRing : 0);
-    if (next < oldest) lost = oldest - next, next = oldest;
+    if (next < oldest)
+        lost = oldest - next, next = oldest;
     std::uint64_t n = 0;
-    for (; n < count && next < event_next_; ++next) out[n++] = ring_[next % kEventRing];
+    for (; n < count && next < event_next_; ++next)
+        out[n++] = ring_[next % kEventRing];
     count = n;
 }
 
@@ -338,9 +283,11 @@ void CacheControl::fill(sac_ns_stats &out) const {
     out.pages = committed_[kBodyPart], out.tails = committed_[kTailPart];
     out.reserved = held_.size();
     out.quarantined = dead_slots_;
-    for (const auto &[slot, held] : held_) out.quarantined += held.expired;
+    for (const auto &[slot, held] : held_)
+        out.quarantined += held.expired;
     out.pinned = 0;
-    for (const PinTable *t : pins_) out.pinned += t->pinned_slots();
+    for (const PinTable *t : pins_)
+        out.pinned += t->pinned_slots();
 }
 
 std::uint64_t CacheControl::assigned_bytes() const {
@@ -351,7 +298,8 @@ std::uint64_t CacheControl::assigned_bytes() const {
 std::uint64_t CacheControl::in_use() const {
     const std::lock_guard lock(mutex_);
     std::uint64_t n = held_.size();
-    for (const PinTable *t : pins_) n += t->pinned_slots();
+    for (const PinTable *t : pins_)
+        n += t->pinned_slots();
     return n;
 }
 

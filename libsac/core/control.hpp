@@ -88,8 +88,10 @@ private:
     std::uint64_t page_offset(std::uint32_t slot, std::uint32_t part) const noexcept;
     fmt::PageHeader *header(std::uint32_t slot) const noexcept;
     std::uint32_t header_crc(const fmt::PageHeader *h) const noexcept;
-    bool header_valid(const fmt::PageHeader *h, std::uint32_t slot, std::uint32_t part) const noexcept;
-    void write_header(std::uint32_t slot, const fmt::PageHeader &h, const std::uint32_t *tokens) noexcept;
+    bool header_valid(const fmt::PageHeader *h, std::uint32_t slot,
+                      std::uint32_t part) const noexcept;
+    void write_header(std::uint32_t slot, const fmt::PageHeader &h,
+                      const std::uint32_t *tokens) noexcept;
     void clear_header(std::uint32_t slot, std::uint64_t generation) noexcept;
 
     bool grow(std::uint32_t part);
@@ -107,10 +109,12 @@ private:
     bool committed(std::uint32_t slot, std::uint32_t part) const noexcept;
     void publish(const CommitItem &item) noexcept;
     void event(sac_event_kind kind, std::uint32_t slot, std::uint32_t part,
-               std::uint64_t generation, const std::uint8_t *key, const std::uint8_t *parent) noexcept;
+               std::uint64_t generation, const std::uint8_t *key,
+               const std::uint8_t *parent) noexcept;
     std::uint64_t random_token();
     [[noreturn]] void no_space(std::uint64_t bodies, std::uint64_t tails) const;
-    void check_runs(const Owned &owned, std::vector<Run> &whole, std::vector<Run> &partial) const;
+    void check_runs(const Owned &owned, std::vector<Run> &whole,
+                    std::vector<Run> &partial) const;
     template <class Fn> void each_slot(Fn &&fn) const;
 
     Media &media_;
@@ -131,7 +135,8 @@ private:
     std::vector<std::uint32_t> limbo_;         // forced out while pinned
     std::unordered_map<std::uint32_t, Held> held_;
     Clock::time_point next_deadline_ = Clock::time_point::max();
-    std::uint64_t assigned_slabs_ = 0, next_chunk_ = 0, clock_ = 0, dead_slots_ = 0, faults_seen_ = 0;
+    std::uint64_t assigned_slabs_ = 0, next_chunk_ = 0, clock_ = 0, dead_slots_ = 0,
+                  faults_seen_ = 0;
     bool metadata_full_ = false;
     std::atomic<std::uint64_t> forced_{0};
     std::vector<std::uint64_t> tokens_;
@@ -145,9 +150,11 @@ private:
 
 template <class Fn> void CacheControl::each_slot(Fn &&fn) const {
     for (std::uint64_t c = 0; c < chunk_part_.size(); ++c) {
-        if (chunk_part_[c] == kNoChunk) continue;
+        if (chunk_part_[c] == kNoChunk)
+            continue;
         for (std::uint32_t i = 0; i < shape_[chunk_part_[c]].pages; ++i)
-            fn(static_cast<std::uint32_t>(c * block_.chunk_slots + i), std::uint32_t{chunk_part_[c]});
+            fn(static_cast<std::uint32_t>(c * block_.chunk_slots + i),
+               std::uint32_t{chunk_part_[c]});
     }
 }
 

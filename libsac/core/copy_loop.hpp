@@ -63,8 +63,14 @@ template <typename = void>
 [[SAC_INLINE]] inline void prefetch(const std::uint8_t *p, std::size_t bytes) noexcept {
     const std::size_t past = reinterpret_cast<std::uintptr_t>(p) % kLine;
     p -= past;
-    for (std::size_t lines = (past + bytes + kLine - 1) / kLine; lines > 0;
-         --lines, p += kLine) {
+    std::size_t lines = (past + bytes + kLine - 1) / kLine;
+    for (; lines >= 4; lines -= 4, p += 4 * kLine) {
+        _mm_prefetch(reinterpret_cast<const char *>(p), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char *>(p + kLine), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char *>(p + 2 * kLine), _MM_HINT_T1);
+        _mm_prefetch(reinterpret_cast<const char *>(p + 3 * kLine), _MM_HINT_T1);
+    }
+    for (; lines > 0; --lines, p += kLine) {
         _mm_prefetch(reinterpret_cast<const char *>(p), _MM_HINT_T1);
     }
 }

@@ -62,13 +62,13 @@ constexpr std::uint64_t kSuperblockCopies[2] = {0, 4096};
 // ---- slab table: one 64-bit entry a slab, so that a store never tears --------------
 
 enum Role : std::uint32_t {
-    kFree = 0,        // never used, or scrubbed
-    kDirty = 1,       // free, holds an old owner's bytes: scrub before use
-    kSystem = 2,      // superblocks and slab tables
-    kNamespace = 3,   // a namespace's superblock (metadata extent)
-    kHeaders = 4,     // page headers (metadata extent)
-    kBody = 5,        // a chunk of page bodies (data extent)
-    kTail = 6,        // a chunk of page tails (data extent)
+    kFree = 0,       // never used, or scrubbed
+    kDirty = 1,      // free, holds an old owner's bytes: scrub before use
+    kSystem = 2,     // superblocks and slab tables
+    kNamespace = 3,  // a namespace's superblock (metadata extent)
+    kHeaders = 4,    // page headers (metadata extent)
+    kBody = 5,       // a chunk of page bodies (data extent)
+    kTail = 6,       // a chunk of page tails (data extent)
     kRoles = 7,
 };
 
@@ -91,9 +91,10 @@ inline std::uint64_t slab_checksum(const std::uint8_t pool[16], std::uint32_t ex
 // extent: position of a data extent, or UINT32_MAX for the metadata extent.
 inline std::uint64_t encode_slab(const std::uint8_t pool[16], std::uint32_t extent,
                                  std::uint64_t index, const Slab &s) noexcept {
-    const std::uint64_t payload = std::uint64_t{s.owner} | std::uint64_t{s.role} << 16 |
-                                  s.position << 20;
-    if (payload == 0) return 0;
+    const std::uint64_t payload =
+        std::uint64_t{s.owner} | std::uint64_t{s.role} << 16 | s.position << 20;
+    if (payload == 0)
+        return 0;
     return slab_checksum(pool, extent, index, payload) | payload << 16;
 }
 
@@ -104,8 +105,10 @@ inline bool decode_slab(const std::uint8_t pool[16], std::uint32_t extent, std::
     out.owner = static_cast<std::uint32_t>(payload & 0xffff);
     out.role = static_cast<std::uint32_t>(payload >> 16 & 0xf);
     out.position = payload >> 20;
-    if (entry == 0) return true;
-    if (out.role >= kRoles || payload == 0) return false;
+    if (entry == 0)
+        return true;
+    if (out.role >= kRoles || payload == 0)
+        return false;
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
     return slab_checksum(pool, extent, index, payload) == (entry & 0xffff);
 #else

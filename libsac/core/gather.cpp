@@ -22,17 +22,19 @@ struct Job {
     std::uint64_t offset;  // of the plane, layer and head in a page's part
     std::uint64_t pitch, row_bytes, dst_pitch;
     std::uint64_t rows_per_page, limit;
-    std::uint64_t first;   // number of its first row among all rows of the call
-    int shift;             // log2 of rows_per_page, or -1
+    std::uint64_t first;  // number of its first row among all rows of the call
+    int shift;            // log2 of rows_per_page, or -1
 
     const std::uint8_t *source(std::int64_t row) const noexcept {
-        if (row < 0) return nullptr;
+        if (row < 0)
+            return nullptr;
         const auto r = static_cast<std::uint64_t>(row);
         const std::uint64_t page = shift >= 0 ? r >> shift : r / rows_per_page;
         return pages[page] + offset + (r - page * rows_per_page) * pitch;
     }
     std::int64_t row(std::uint64_t i) const noexcept {
-        if (!req->index) return static_cast<std::int64_t>(i);
+        if (!req->index)
+            return static_cast<std::int64_t>(i);
         return req->index_bytes == 4 ? static_cast<const std::int32_t *>(req->index)[i]
                                      : static_cast<const std::int64_t *>(req->index)[i];
     }
@@ -43,8 +45,9 @@ struct Job {
     throw Error(status, object, format("gather request %" PRIu64 ": %s", number, why.c_str()));
 }
 
-template <class T> std::uint64_t check_range(const T *index, std::uint64_t n, std::uint64_t limit,
-                                             std::uint64_t &absent) {
+template <class T>
+std::uint64_t check_range(const T *index, std::uint64_t n, std::uint64_t limit,
+                          std::uint64_t &absent) {
     std::uint64_t zeros = 0;
     bool bad = false;
     for (std::uint64_t i = 0; i < n; ++i) {
@@ -53,23 +56,28 @@ template <class T> std::uint64_t check_range(const T *index, std::uint64_t n, st
         bad |= row < -1 || (row >= 0 && static_cast<std::uint64_t>(row) >= limit);
     }
     absent += zeros;
-    if (!bad) return n;
+    if (!bad)
+        return n;
     for (std::uint64_t i = 0; i < n; ++i)
-        if (index[i] < -1 || (index[i] >= 0 && static_cast<std::uint64_t>(index[i]) >= limit)) return i;
+        if (index[i] < -1 || (index[i] >= 0 && static_cast<std::uint64_t>(index[i]) >= limit))
+            return i;
     return n;
 }
 
-Job resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number, std::uint64_t &absent) {
+Job resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number,
+            std::uint64_t &absent) {
     const Geometry &g = ns.geometry();
     const Prefix &prefix = *req.prefix->it;
-    if (&prefix.ns() != &ns) refuse(number, SAC_E_ARG, "prefix", "its prefix belongs to another namespace");
+    if (&prefix.ns() != &ns)
+        refuse(number, SAC_E_ARG, "prefix", "its prefix belongs to another namespace");
     prefix.check_open();
     const std::uint64_t base = g.offset(req.plane, req.layer);
     const sac_plane &plane = g.planes[req.plane];
     const PlaneGeometry &at = g.at[req.plane];
     if (req.head >= plane.heads)
         refuse(number, SAC_E_RANGE, plane.name,
-               format("plane '%s' has %u heads, there is no head %u", plane.name, plane.heads, req.head));
+               format("plane '%s' has %u heads, there is no head %u", plane.name, plane.heads,
+                      req.head));
     Job j{};
     j.req = &req;
     j.pages = prefix.addresses(at.part);
@@ -79,31 +87,39 @@ Job resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number, std:
     j.rows_per_page = at.rows;
     j.shift = std::has_single_bit(j.rows_per_page) ? std::countr_zero(j.rows_per_page) : -1;
     j.limit = prefix.rows(req.plane, req.layer);
-    if (req.count == 0) return j;
+    if (req.count == 0)
+        return j;
     if (j.dst_pitch < j.row_bytes)
         refuse(number, SAC_E_ARG, plane.name,
-               format("rows of %" PRIu64 " bytes do not fit a pitch of %" PRIu64, j.row_bytes, j.dst_pitch));
-    if (!req.dst) refuse(number, SAC_E_ARG, plane.name, "dst is NULL");
+               format("rows of %" PRIu64 " bytes do not fit a pitch of %" PRIu64, j.row_bytes,
+                      j.dst_pitch));
+    if (!req.dst)
+        refuse(number, SAC_E_ARG, plane.name, "dst is NULL");
     if (req.index && req.index_bytes != 4 && req.index_bytes != 8)
         refuse(number, SAC_E_ARG, plane.name, "index_bytes must be 4 or 8");
     std::uint64_t bad = req.count;
     if (!req.index)
         bad = std::min(req.count, j.limit);
     else if (req.index_bytes == 4)
-        bad = check_range(static_cast<const std::int32_t *>(req.index), req.count, j.limit, absent);
+        bad = check_range(static_cast<const std::int32_t *>(req.index), req.count, j.limit,
+                          absent);
     else
-        bad = check_range(static_cast<const std::int64_t *>(req.index), req.count, j.limit, absent);
+        bad = check_range(static_cast<const std::int64_t *>(req.index), req.count, j.limit,
+                          absent);
     if (bad != req.count)
         refuse(number, SAC_E_RANGE, plane.name,
-               format("row %" PRId64 " (position %" PRIu64 ") of plane '%s', layer %u is not there: the "
+               format("row %" PRId64 " (position %" PRIu64
+                      ") of plane '%s', layer %u is not there: the "
                       "prefix has rows 0 to %" PRId64,
-                      j.row(bad), bad, plane.name, req.layer, static_cast<std::int64_t>(j.limit) - 1));
+                      j.row(bad), bad, plane.name, req.layer,
+                      static_cast<std::int64_t>(j.limit) - 1));
     if (at.part == kTailPart)
         for (std::uint64_t i = 0; i < req.count; ++i) {
             const std::int64_t row = j.row(i);
             if (row >= 0 && !j.pages[static_cast<std::uint64_t>(row) / j.rows_per_page])
                 refuse(number, SAC_E_RANGE, plane.name,
-                       format("row %" PRId64 " of plane '%s' lies outside the window that is kept",
+                       format("row %" PRId64
+                              " of plane '%s' lies outside the window that is kept",
                               row, plane.name));
         }
     return j;
@@ -114,19 +130,23 @@ void copy_range(std::span<const Job> jobs, std::uint64_t from, std::uint64_t to,
     constexpr std::size_t kBatch = 2048;
     const std::uint8_t *src[kBatch];
     auto job = std::upper_bound(jobs.begin(), jobs.end(), from,
-                                [](std::uint64_t row, const Job &j) { return row < j.first; }) - 1;
+                                [](std::uint64_t row, const Job &j) { return row < j.first; }) -
+               1;
     for (; from < to; ++job) {
         const std::uint64_t end = std::min(to, job->first + job->req->count);
         while (from < end) {
             const std::uint64_t at = from - job->first;
-            std::uint8_t *const dst = static_cast<std::uint8_t *>(job->req->dst) + at * job->dst_pitch;
+            std::uint8_t *const dst =
+                static_cast<std::uint8_t *>(job->req->dst) + at * job->dst_pitch;
             std::uint64_t n = std::min<std::uint64_t>(end - from, kBatch);
-            if (!job->req->index && job->pitch == job->row_bytes && job->dst_pitch == job->row_bytes) {
+            if (!job->req->index && job->pitch == job->row_bytes &&
+                job->dst_pitch == job->row_bytes) {
                 // All rows of a page lie together.
                 n = std::min(end - from, job->rows_per_page - at % job->rows_per_page);
                 copy_bytes(dst, job->source(static_cast<std::int64_t>(at)), n * job->row_bytes);
             } else {
-                for (std::uint64_t i = 0; i < n; ++i) src[i] = job->source(job->row(at + i));
+                for (std::uint64_t i = 0; i < n; ++i)
+                    src[i] = job->source(job->row(at + i));
                 copy_rows({src, n, job->row_bytes, dst, job->dst_pitch, stream});
             }
             from += n;
@@ -139,16 +159,20 @@ std::uint64_t find_dead(const Mapping &data, std::span<const Job> jobs, std::uin
     for (std::uint64_t n = 0; n < jobs.size(); ++n)
         for (std::uint64_t i = 0; i < jobs[n].req->count; ++i) {
             const std::uint8_t *const p = jobs[n].source(jobs[n].row(i));
-            if (!p) continue;
+            if (!p)
+                continue;
             offset = static_cast<std::uint64_t>(p - data.data());
-            if (data.guard().next_dead(offset) < offset + jobs[n].row_bytes) return n;
+            if (data.guard().next_dead(offset) < offset + jobs[n].row_bytes)
+                return n;
         }
     return jobs.size();
 }
 
 unsigned choose_threads(std::uint32_t asked, std::uint64_t bytes) {
-    if (asked != 0) return asked;
-    // A core is left to what runs beside; a thread that gets under 256 KiB costs more than it brings.
+    if (asked != 0)
+        return asked;
+    // A core is left to what runs beside; a thread that gets under 256 KiB costs more than it
+    // brings.
     const std::uint64_t most = std::min<std::uint64_t>(8, std::max(2u, usable_cores()) - 1);
     return static_cast<unsigned>(std::clamp<std::uint64_t>(bytes >> 18, 1, most));
 }
@@ -163,7 +187,8 @@ void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t f
         throw Error(SAC_E_ARG, "gather", format("unknown flags 0x%x", flags));
     std::vector<const Prefix *> prefixes;
     for (std::uint64_t i = 0; i < reqs.size(); ++i) {
-        if (!reqs[i].prefix) refuse(i, SAC_E_ARG, "prefix", "it has no prefix");
+        if (!reqs[i].prefix)
+            refuse(i, SAC_E_ARG, "prefix", "it has no prefix");
         prefixes.push_back(reqs[i].prefix->it.get());
     }
     // Each prefix is locked once, in the order of addresses: nobody closes it meanwhile.
@@ -171,7 +196,8 @@ void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t f
     prefixes.erase(std::unique(prefixes.begin(), prefixes.end()), prefixes.end());
     std::vector<std::shared_lock<std::shared_mutex>> locks;
     locks.reserve(prefixes.size());
-    for (const Prefix *p : prefixes) locks.emplace_back(p->mutex());
+    for (const Prefix *p : prefixes)
+        locks.emplace_back(p->mutex());
 
     std::vector<Job> jobs;
     jobs.reserve(reqs.size());
@@ -185,8 +211,10 @@ void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t f
         copied += (reqs[i].count - zeros) * jobs.back().row_bytes;
         bytes += reqs[i].count * jobs.back().row_bytes;
     }
-    if (rows == 0) return;
-    for (const Prefix *p : prefixes) p->check_current();
+    if (rows == 0)
+        return;
+    for (const Prefix *p : prefixes)
+        p->check_current();
 
     const Mapping &data = ns.media().data();
     const unsigned n = choose_threads(threads, bytes);
@@ -212,7 +240,8 @@ void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t f
         }
     }
     // Checked again behind the copy: what was forced out meanwhile may be anything.
-    for (const Prefix *p : prefixes) p->check_current();
+    for (const Prefix *p : prefixes)
+        p->check_current();
 }
 
 }  // namespace sac

@@ -8,14 +8,17 @@ namespace sac {
 namespace {
 
 // A bucket holds 7; at 4 on average one in twenty overflows into its neighbour.
-std::uint64_t bucket_count(std::uint64_t capacity) { return std::max<std::uint64_t>(capacity / 4, 16); }
+std::uint64_t bucket_count(std::uint64_t capacity) {
+    return std::max<std::uint64_t>(capacity / 4, 16);
+}
 
 std::uint64_t chunk_count(std::uint64_t capacity, std::uint32_t chunk_slots) {
     return capacity / chunk_slots + 1;
 }
 
 std::uint64_t memory_bytes(std::uint64_t capacity, std::uint32_t chunk_slots) {
-    return bucket_count(capacity) * 64 + capacity * sizeof(Record) + chunk_count(capacity, chunk_slots) * 8;
+    return bucket_count(capacity) * 64 + capacity * sizeof(Record) +
+           chunk_count(capacity, chunk_slots) * 8;
 }
 
 // 64x64 -> 128 bit product, folded: every input bit reaches every output bit.
@@ -35,7 +38,8 @@ Key Key::load(const std::uint8_t *bytes) noexcept {
 
 Index::Index(std::uint64_t capacity, std::uint32_t chunk_slots, std::uint64_t seed)
     : capacity_(capacity), buckets_(bucket_count(capacity)), chunk_slots_(chunk_slots),
-      seed_{fold(seed ^ 0x9e3779b97f4a7c15, 0xd6e8feb86659fd93), fold(seed ^ 0xbf58476d1ce4e5b9, 0xa0761d6478bd642f)},
+      seed_{fold(seed ^ 0x9e3779b97f4a7c15, 0xd6e8feb86659fd93),
+            fold(seed ^ 0xbf58476d1ce4e5b9, 0xa0761d6478bd642f)},
       memory_(memory_bytes(capacity, chunk_slots)) {
     // The memory is zeros: empty buckets. A record's word of 0 reads as generation 0, which
     // no page ever has.
@@ -60,10 +64,13 @@ bool Index::check(std::uint32_t slot, const Key &key, std::uint32_t part,
         return false;
     bool same = true;
     // acquire keeps the second look at the word behind these loads.
-    for (int i = 0; i < 4; ++i) same &= r.key[i].load(std::memory_order_acquire) == key.w[i];
-    if (!same) return false;
+    for (int i = 0; i < 4; ++i)
+        same &= r.key[i].load(std::memory_order_acquire) == key.w[i];
+    if (!same)
+        return false;
     const std::uint64_t after = r.word.load(std::memory_order_relaxed);
-    if ((before ^ after) & ~Record::kMark) return false;  // another page by now
+    if ((before ^ after) & ~Record::kMark)
+        return false;  // another page by now
     word = after;
     return true;
 }
@@ -76,22 +83,26 @@ std::uint32_t Index::search(std::uint64_t hash, const Key &key, std::uint32_t pa
         const Bucket &bucket = bucket_[b];
         for (const auto &e : bucket.entry) {
             const std::uint64_t v = e.load(std::memory_order_acquire);
-            if (v == 0 || ((v ^ tag) >> 32) != 0) continue;
+            if (v == 0 || ((v ^ tag) >> 32) != 0)
+                continue;
             const auto slot = static_cast<std::uint32_t>(v) - 1;
-            if (check(slot, key, part, word)) return slot;
+            if (check(slot, key, part, word))
+                return slot;
         }
-        if (bucket.passed.load(std::memory_order_acquire) == 0) return kNoSlot;
+        if (bucket.passed.load(std::memory_order_acquire) == 0)
+            return kNoSlot;
         b = b + 1 == buckets_ ? 0 : b + 1;
     }
     return kNoSlot;
 }
 
-std::uint32_t Index::find(const Key &key, std::uint32_t part, std::uint64_t &word) const noexcept {
+std::uint32_t Index::find(const Key &key, std::uint32_t part,
+                          std::uint64_t &word) const noexcept {
     return search(hash(key, part), key, part, word);
 }
 
-std::uint64_t Index::find_batch(const std::uint8_t *keys, std::uint64_t count, std::uint32_t part,
-                                sac_handle *out) const noexcept {
+std::uint64_t Index::find_batch(const std::uint8_t *keys, std::uint64_t count,
+                                std::uint32_t part, sac_handle *out) const noexcept {
     constexpr std::uint64_t kGroup = 32;
     std::uint64_t hashes[kGroup];
     std::uint64_t hits = 0;
@@ -113,10 +124,12 @@ std::uint64_t Index::find_batch(const std::uint8_t *keys, std::uint64_t count, s
         }
         for (std::uint64_t i = 0; i < n; ++i) {
             std::uint64_t word = 0;
-            const std::uint32_t slot = search(hashes[i], Key::load(group + i * SAC_KEY_BYTES), part, word);
+            const std::uint32_t slot =
+                search(hashes[i], Key::load(group + i * SAC_KEY_BYTES), part, word);
             const bool hit = slot != kNoSlot;
             hits += hit;
-            if (out) out[at + i] = {hit ? word & Record::kGeneration : 0, hit ? slot : 0, part};
+            if (out)
+                out[at + i] = {hit ? word & Record::kGeneration : 0, hit ? slot : 0, part};
         }
     }
     return hits;
@@ -128,21 +141,24 @@ void Index::prefetch(const Key &key, std::uint32_t part) const noexcept {
 
 Key Index::key(std::uint32_t slot) const noexcept {
     Key k;
-    for (int i = 0; i < 4; ++i) k.w[i] = records_[slot].key[i].load(std::memory_order_relaxed);
+    for (int i = 0; i < 4; ++i)
+        k.w[i] = records_[slot].key[i].load(std::memory_order_relaxed);
     return k;
 }
 
 void Index::insert(std::uint32_t slot, const Key &key, std::uint64_t word) noexcept {
     Record &r = records_[slot];
     // release: a reader that sees one of these also sees that the old word has gone.
-    for (int i = 0; i < 4; ++i) r.key[i].store(key.w[i], std::memory_order_release);
+    for (int i = 0; i < 4; ++i)
+        r.key[i].store(key.w[i], std::memory_order_release);
     // seq_cst, as every change of the word: the pin protocol orders it against the pin counts.
     r.word.store(word, std::memory_order_seq_cst);
     const std::uint64_t h = hash(key, word & Record::kTailBit ? 1 : 0);
     const std::uint64_t entry = h << 32 | (slot + std::uint64_t{1});
     for (std::uint64_t b = home(h);; b = b + 1 == buckets_ ? 0 : b + 1) {
         for (auto &e : bucket_[b].entry) {
-            if (e.load(std::memory_order_relaxed) != 0) continue;
+            if (e.load(std::memory_order_relaxed) != 0)
+                continue;
             e.store(entry, std::memory_order_release);
             return;
         }
@@ -159,7 +175,8 @@ void Index::remove(std::uint32_t slot, std::uint64_t word) noexcept {
     std::uint64_t b = home(h);
     for (std::uint64_t n = 0; n < buckets_; ++n) {
         for (auto &e : bucket_[b].entry) {
-            if (e.load(std::memory_order_relaxed) != entry) continue;
+            if (e.load(std::memory_order_relaxed) != entry)
+                continue;
             e.store(0, std::memory_order_release);
             for (std::uint64_t p = home(h); p != b; p = p + 1 == buckets_ ? 0 : p + 1)
                 bucket_[p].passed.fetch_sub(1, std::memory_order_release);

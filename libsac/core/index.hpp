@@ -78,7 +78,9 @@ private:
     };
 
     std::uint64_t hash(const Key &key, std::uint32_t part) const noexcept;
-    std::uint64_t home(std::uint64_t hash) const noexcept { return (hash >> 32) * buckets_ >> 32; }
+    std::uint64_t home(std::uint64_t hash) const noexcept {
+        return (hash >> 32) * buckets_ >> 32;
+    }
     bool check(std::uint32_t slot, const Key &key, std::uint32_t part,
                std::uint64_t &word) const noexcept;
     std::uint32_t search(std::uint64_t hash, const Key &key, std::uint32_t part,

@@ -15,12 +15,12 @@ enum Part : std::uint32_t { kBodyPart = 0, kTailPart = 1 };
 
 struct PlaneGeometry {
     std::uint32_t part;
-    std::uint32_t rows;         // a page
+    std::uint32_t rows;  // a page
     std::uint32_t layer_count;
-    std::uint64_t offset;       // in the part
-    std::uint64_t head_stride;  // rows x row_pitch
-    std::uint64_t layer_stride; // heads x head_stride
-    std::uint32_t first_pair;   // number of its first (plane, layer) pair in its part
+    std::uint64_t offset;        // in the part
+    std::uint64_t head_stride;   // rows x row_pitch
+    std::uint64_t layer_stride;  // heads x head_stride
+    std::uint32_t first_pair;    // number of its first (plane, layer) pair in its part
     std::array<std::int16_t, SAC_MAX_LAYERS> ordinal;  // of a model layer, or -1
 };
 

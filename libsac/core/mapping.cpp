@@ -24,7 +24,8 @@ constexpr int kPopulateWrite = 23;
 
 }  // namespace
 
-Mapping::Mapping(std::vector<Extent> extents) : extents_(std::move(extents)), epoch_(fork_epoch()) {
+Mapping::Mapping(std::vector<Extent> extents)
+    : extents_(std::move(extents)), epoch_(fork_epoch()) {
     for (Extent &e : extents_) {
         e.offset = bytes_;
         // Every extent begins on a huge-page boundary of the range.
@@ -59,7 +60,8 @@ Mapping::Mapping(std::vector<Extent> extents) : extents_(std::move(extents)), ep
 }
 
 Mapping::~Mapping() {
-    if (epoch_ != fork_epoch()) return;
+    if (epoch_ != fork_epoch())
+        return;
     guard_.reset();
     munmap(reserved_, reserved_bytes_);
 }
@@ -70,7 +72,8 @@ void Mapping::prefault() {
         for (std::uint64_t at = 0; at < e.bytes; at += kStep) {
             std::uint8_t *const from = base_ + e.offset + at;
             const std::uint64_t n = std::min(kStep, e.bytes - at);
-            if (madvise(from, n, kPopulateWrite) == 0) continue;
+            if (madvise(from, n, kPopulateWrite) == 0)
+                continue;
             if (errno != EINVAL)
                 throw_errno(e.name, "cannot prefault the extent",
                             "Free memory, or make the pool smaller.");
@@ -85,7 +88,8 @@ void Mapping::prefault() {
 
 std::uint64_t Mapping::page_size_obtained() const {
     std::FILE *const f = std::fopen("/proc/self/smaps", "re");
-    if (!f) throw_errno("/proc/self/smaps", "cannot read the page sizes");
+    if (!f)
+        throw_errno("/proc/self/smaps", "cannot read the page sizes");
     const auto from = reinterpret_cast<std::uintptr_t>(base_), to = from + bytes_;
     std::uint64_t resident = 0, huge = 0, unit = 0;
     bool ours = false;
@@ -96,51 +100,62 @@ std::uint64_t Mapping::page_size_obtained() const {
         if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &a, &b) == 2) {
             ours = a < to && b > from;  // the kernel may have merged a neighbour
         } else if (ours && std::sscanf(line, "%63[^:]: %" SCNu64 " kB", key, &kb) == 2) {
-            if (std::strcmp(key, "KernelPageSize") == 0) unit = unit ? std::min(unit, kb * 1024) : kb * 1024;
-            if (std::strcmp(key, "Rss") == 0) resident += kb;
-            if (std::strcmp(key, "ShmemPmdMapped") == 0 || std::strcmp(key, "FilePmdMapped") == 0 ||
+            if (std::strcmp(key, "KernelPageSize") == 0)
+                unit = unit ? std::min(unit, kb * 1024) : kb * 1024;
+            if (std::strcmp(key, "Rss") == 0)
+                resident += kb;
+            if (std::strcmp(key, "ShmemPmdMapped") == 0 ||
+                std::strcmp(key, "FilePmdMapped") == 0 ||
                 std::strcmp(key, "AnonHugePages") == 0)
                 huge += kb;
         }
     }
     std::fclose(f);
-    if (unit >= kHuge) return unit;
+    if (unit >= kHuge)
+        return unit;
     return resident != 0 && huge * 10 >= resident * 9 ? kHuge : unit;
 }
 
 const Extent &Mapping::locate(std::uint64_t offset, std::uint64_t &within) const {
     const Extent *found = &extents_.front();
     for (const Extent &e : extents_)
-        if (e.offset <= offset) found = &e;
+        if (e.offset <= offset)
+            found = &e;
     within = offset - found->offset;
     return *found;
 }
 
 void Mapping::check_alive(std::uint64_t offset, std::uint64_t bytes) const {
-    if (guard_->faults() == 0) return;
+    if (guard_->faults() == 0)
+        return;
     const std::uint64_t dead = guard_->next_dead(offset);
-    if (dead >= offset + bytes) return;
+    if (dead >= offset + bytes)
+        return;
     std::uint64_t within = 0;
     const Extent &e = locate(std::max(dead, offset), within);
-    throw Error(SAC_E_MEDIA, e.name,
-                format("memory of %s at offset %" PRIu64 " is dead (SIGBUS): the device or file "
-                       "behind it has gone or is damaged. Its pages are lost; compute them anew.",
-                       e.name.c_str(), within),
-                0, within);
+    throw Error(
+        SAC_E_MEDIA, e.name,
+        format("memory of %s at offset %" PRIu64 " is dead (SIGBUS): the device or file "
+               "behind it has gone or is damaged. Its pages are lost; compute them anew.",
+               e.name.c_str(), within),
+        0, within);
 }
 
-Memory::Memory(std::uint64_t bytes) : bytes_(round_up(std::max<std::uint64_t>(bytes, 1), 4096)), epoch_(fork_epoch()) {
+Memory::Memory(std::uint64_t bytes)
+    : bytes_(round_up(std::max<std::uint64_t>(bytes, 1), 4096)), epoch_(fork_epoch()) {
     void *const p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
-        throw Error(SAC_E_NO_MEMORY, "memory", format("cannot map %" PRIu64 " bytes for the index", bytes_), errno);
+        throw Error(SAC_E_NO_MEMORY, "memory",
+                    format("cannot map %" PRIu64 " bytes for the index", bytes_), errno);
     base_ = static_cast<std::uint8_t *>(p);
     (void)madvise(base_, bytes_, MADV_HUGEPAGE);
     (void)madvise(base_, bytes_, MADV_DONTFORK);
 }
 
 Memory::~Memory() {
-    if (epoch_ == fork_epoch()) munmap(base_, bytes_);
+    if (epoch_ == fork_epoch())
+        munmap(base_, bytes_);
 }
 
 }  // namespace sac

@@ -14,9 +14,9 @@
 namespace sac {
 
 struct Extent {
-    Fd fd;              // a file, memfd or DAX device; none: memory of this process
+    Fd fd;  // a file, memfd or DAX device; none: memory of this process
     std::uint64_t bytes = 0;
-    std::string name;   // path, for messages
+    std::string name;          // path, for messages
     std::uint64_t offset = 0;  // in the address range; set by Mapping
 };
 

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "media.hpp"
 
-#include <fcntl.h>
-#include <sys/random.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
 
 #include "error.hpp"
 #include "stop.hpp"
+#include "superblock.hpp"
 
 namespace sac {
 namespace {
@@ -18,59 +15,8 @@ namespace {
 constexpr std::uint64_t kGenerationStep = std::uint64_t{1} << 20;
 constexpr std::uint32_t kMetaExtent = UINT32_MAX;
 
-std::uint64_t slabs_for(std::uint64_t bytes) { return (bytes + fmt::kMetaSlab - 1) / fmt::kMetaSlab; }
-
-void random_bytes(void *out, std::size_t n) {
-    if (getrandom(out, n, 0) != static_cast<ssize_t>(n))
-        throw_errno("getrandom", "cannot draw random bytes");
-}
-
-void read_boot_id(std::uint8_t out[16]) {
-    const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    char text[37] = {};
-    const ssize_t n = fd < 0 ? -1 : read(fd, text, 36);
-    if (fd >= 0) close(fd);
-    if (n != 36) throw_errno("/proc/sys/kernel/random/boot_id", "cannot read the boot id");
-    std::size_t digits = 0;
-    std::memset(out, 0, 16);
-    for (const char c : text) {
-        const int v = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (v < 0 || digits == 32) continue;
-        out[digits / 2] = static_cast<std::uint8_t>(out[digits / 2] << 4 | v);
-        ++digits;
-    }
-}
-
-void seal_and_store(std::uint8_t *extent, fmt::Superblock &sb) {
-    ++sb.sequence;
-    sb.crc = fmt::block_crc(sb);
-    std::memcpy(extent + fmt::kSuperblockCopies[sb.sequence % 2], &sb, sizeof sb);
-}
-
-// The newer valid copy. Throws where there is none.
-fmt::Superblock read_superblock(const std::uint8_t *extent, const std::string &name) {
-    fmt::Superblock best{};
-    bool found = false, magic = false;
-    std::uint32_t version = 0;
-    for (const std::uint64_t at : fmt::kSuperblockCopies) {
-        fmt::Superblock sb;
-        std::memcpy(&sb, extent + at, sizeof sb);
-        if (std::memcmp(sb.magic, fmt::kPoolMagic, sizeof sb.magic) != 0) continue;
-        magic = true;
-        if (!fmt::crc_matches(sb.crc, fmt::block_crc(sb))) continue;
-        version = sb.major;
-        if (sb.major == fmt::kMajor && (!found || sb.sequence > best.sequence)) best = sb, found = true;
-    }
-    if (found) return best;
-    if (version != 0)
-        throw Error(SAC_E_VERSION, name,
-                    format("%s has format version %u; this library knows %u. Use the library that "
-                           "made it, or create the pool anew.",
-                           name.c_str(), version, fmt::kMajor));
-    throw Error(SAC_E_CORRUPT, name,
-                format("%s %s. It is not (or no longer) an extent of a pool.", name.c_str(),
-                       magic ? "has no superblock whose checksum is right"
-                             : "does not begin with a superblock"));
+std::uint64_t slabs_for(std::uint64_t bytes) {
+    return (bytes + fmt::kMetaSlab - 1) / fmt::kMetaSlab;
 }
 
 [[noreturn]] void corrupt(const std::string &name, const std::string &what) {
@@ -102,7 +48,7 @@ void Media::create(Mapping &meta, Mapping &data) {
         fmt::Superblock own = sb;
         own.kind = fmt::kData, own.position = i;
         own.bytes = e.bytes, own.slab_bytes = fmt::kDataSlab;
-        seal_and_store(data.data() + e.offset, own);
+        write_superblock(data.data() + e.offset, own);
     }
 
     const Extent &m = meta.extents().front();
@@ -120,22 +66,25 @@ void Media::create(Mapping &meta, Mapping &data) {
     }
     if (at >= sb.meta_slabs)
         throw Error(SAC_E_ARG, m.name,
-                    format("metadata of %" PRIu64 " bytes is too small: the tables alone need %" PRIu64,
+                    format("metadata of %" PRIu64
+                           " bytes is too small: the tables alone need %" PRIu64,
                            m.bytes, at * fmt::kMetaSlab));
     SlabTable meta_table(reinterpret_cast<std::uint64_t *>(meta.data() + sb.meta_table_offset),
                          sb.meta_slabs, sb.pool, kMetaExtent, m.name);
-    for (std::uint64_t i = 0; i < at; ++i) meta_table.set(i, {0, fmt::kSystem, i});
+    for (std::uint64_t i = 0; i < at; ++i)
+        meta_table.set(i, {0, fmt::kSystem, i});
     for (std::uint32_t i = 0; i < sb.extent_count; ++i) {
         SlabTable t(reinterpret_cast<std::uint64_t *>(meta.data() + sb.extents[i].table_offset),
                     sb.extents[i].slab_count, sb.pool, i, data.extents()[i].name);
         t.set(0, {0, fmt::kSystem, 0});
     }
     SAC_STOP("format.tables");
-    seal_and_store(meta.data(), sb);  // last: from here on the pool exists
+    write_superblock(meta.data(), sb);  // last: from here on the pool exists
 }
 
 Media::Media(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock)
-    : lock_(std::move(lock)), meta_(std::move(meta)), data_(std::move(data)), epoch_(fork_epoch()) {
+    : lock_(std::move(lock)), meta_(std::move(meta)), data_(std::move(data)),
+      epoch_(fork_epoch()) {
     load();
     meta_->check_alive(0, meta_->bytes());
     std::uint8_t boot[16];
@@ -156,31 +105,36 @@ void Media::load() {
     if (m.bytes < 2 * fmt::kMetaSlab)
         corrupt(m.name, format("the file has %" PRIu64 " bytes only", m.bytes));
     super_ = read_superblock(meta_->data(), m.name);
-    if (super_.kind != fmt::kMetadata) corrupt(m.name, "this is not a metadata extent");
+    if (super_.kind != fmt::kMetadata)
+        corrupt(m.name, "this is not a metadata extent");
     if (super_.slab_bytes != fmt::kMetaSlab || super_.bytes > m.bytes ||
         super_.meta_slabs > super_.bytes / fmt::kMetaSlab || super_.meta_slabs < 2)
         corrupt(m.name, format("it describes %" PRIu64 " bytes, the extent has %" PRIu64,
-                                    super_.bytes, m.bytes));
+                               super_.bytes, m.bytes));
     if (super_.extent_count != data_->extents().size())
         corrupt(m.name, format("it names %u data extents, %zu are given", super_.extent_count,
-                                    data_->extents().size()));
-    if (super_.generation_limit == 0 || super_.generation_limit > fmt::kGenerationMax - kGenerationStep)
+                               data_->extents().size()));
+    if (super_.generation_limit == 0 ||
+        super_.generation_limit > fmt::kGenerationMax - kGenerationStep)
         corrupt(m.name, "its generation limit is not possible");
     const auto table = [&](std::uint64_t offset, std::uint64_t count) {
-        if (offset % fmt::kMetaSlab != 0 || offset >= super_.bytes || count > super_.bytes / 8 ||
-            count * 8 > super_.bytes - offset)
-            corrupt(m.name, format("a slab table at %" PRIu64 " lies outside the extent", offset));
+        if (offset % fmt::kMetaSlab != 0 || offset >= super_.bytes ||
+            count > super_.bytes / 8 || count * 8 > super_.bytes - offset)
+            corrupt(m.name,
+                    format("a slab table at %" PRIu64 " lies outside the extent", offset));
         return reinterpret_cast<std::uint64_t *>(meta_->data() + offset);
     };
-    meta_slabs_ = std::make_unique<SlabTable>(table(super_.meta_table_offset, super_.meta_slabs),
-                                              super_.meta_slabs, super_.pool, kMetaExtent, m.name);
+    meta_slabs_ =
+        std::make_unique<SlabTable>(table(super_.meta_table_offset, super_.meta_slabs),
+                                    super_.meta_slabs, super_.pool, kMetaExtent, m.name);
     for (std::uint32_t i = 0; i < super_.extent_count; ++i) {
         const Extent &e = data_->extents()[i];
         const fmt::ExtentEntry &entry = super_.extents[i];
         if (entry.bytes > e.bytes || entry.slab_count != entry.bytes / fmt::kDataSlab ||
             entry.slab_count < 2)
-            corrupt(e.name, format("the pool expects %" PRIu64 " bytes, the extent has %" PRIu64,
-                                        entry.bytes, e.bytes));
+            corrupt(e.name,
+                    format("the pool expects %" PRIu64 " bytes, the extent has %" PRIu64,
+                           entry.bytes, e.bytes));
         const fmt::Superblock own = read_superblock(data_->data() + e.offset, e.name);
         if (own.kind != fmt::kData || own.position != i ||
             std::memcmp(own.pool, super_.pool, sizeof own.pool) != 0)
@@ -195,8 +149,10 @@ std::map<std::uint32_t, Owned> Media::owned() const {
     std::map<std::uint32_t, Owned> out;
     for (std::uint64_t i = 0; i < meta_slabs_->count(); ++i) {
         const fmt::Slab s = meta_slabs_->get(i);
-        if (s.role == fmt::kNamespace) out[s.owner].blocks.push_back(i);
-        if (s.role == fmt::kHeaders) out[s.owner].headers.emplace_back(s.position, i);
+        if (s.role == fmt::kNamespace)
+            out[s.owner].blocks.push_back(i);
+        if (s.role == fmt::kHeaders)
+            out[s.owner].headers.emplace_back(s.position, i);
     }
     for (std::uint32_t e = 0; e < tables_.size(); ++e) {
         Run *last = nullptr;
@@ -205,7 +161,8 @@ std::map<std::uint32_t, Owned> Media::owned() const {
             const fmt::Slab s = tables_[e].get(i);
             if (s.role != fmt::kBody && s.role != fmt::kTail) {
                 last = nullptr;
-            } else if (last && owner == s.owner && last->role == s.role && last->position == s.position) {
+            } else if (last && owner == s.owner && last->role == s.role &&
+                       last->position == s.position) {
                 ++last->count;
             } else {
                 owner = s.owner;
@@ -219,24 +176,28 @@ std::map<std::uint32_t, Owned> Media::owned() const {
 
 std::uint64_t Media::generation() {
     const std::uint64_t g = next_generation_.fetch_add(1, std::memory_order_relaxed);
-    if (g < generation_limit_.load(std::memory_order_acquire)) return g;
+    if (g < generation_limit_.load(std::memory_order_acquire))
+        return g;
     const std::lock_guard lock(mutex_);
     while (g >= super_.generation_limit) {
         super_.generation_limit += kGenerationStep;
-        write_superblock();
+        store_superblock();
         generation_limit_.store(super_.generation_limit, std::memory_order_release);
     }
     return g;
 }
 
-std::uint64_t Media::assign_meta(std::uint32_t owner, std::uint32_t role, std::uint64_t position,
-                                 const void *content, std::uint64_t bytes, std::uint64_t at) {
+std::uint64_t Media::assign_meta(std::uint32_t owner, std::uint32_t role,
+                                 std::uint64_t position, const void *content,
+                                 std::uint64_t bytes, std::uint64_t at) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t slab = meta_slabs_->find(1);
-    if (slab == SlabTable::kNone) return UINT64_MAX;
+    if (slab == SlabTable::kNone)
+        return UINT64_MAX;
     std::uint8_t *const to = meta_->data() + slab * fmt::kMetaSlab;
     std::memset(to, 0, fmt::kMetaSlab);
-    if (content) std::memcpy(to + at, content, bytes);
+    if (content)
+        std::memcpy(to + at, content, bytes);
     SAC_STOP("meta.prepared");
     meta_slabs_->set(slab, {owner, role, position});
     return slab * fmt::kMetaSlab;
@@ -247,11 +208,12 @@ void Media::release_meta(std::uint64_t slab) {
     meta_slabs_->set(slab, {});
 }
 
-std::uint64_t Media::assign_chunk(std::uint32_t owner, std::uint32_t role, std::uint64_t position,
-                                  std::uint64_t n) {
+std::uint64_t Media::assign_chunk(std::uint32_t owner, std::uint32_t role,
+                                  std::uint64_t position, std::uint64_t n) {
     const std::lock_guard lock(mutex_);
     std::vector<std::uint32_t> order(tables_.size());
-    for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    for (std::uint32_t i = 0; i < order.size(); ++i)
+        order[i] = i;
     const auto share = [&](std::uint32_t i) {
         return static_cast<double>(tables_[i].free()) / static_cast<double>(tables_[i].count());
     };
@@ -260,7 +222,8 @@ std::uint64_t Media::assign_chunk(std::uint32_t owner, std::uint32_t role, std::
     for (const std::uint32_t e : order) {
         SlabTable &t = tables_[e];
         const std::uint64_t first = t.find(n);
-        if (first == SlabTable::kNone) continue;
+        if (first == SlabTable::kNone)
+            continue;
         const std::uint64_t at = data_->extents()[e].offset + first * fmt::kDataSlab;
         for (std::uint64_t i = 0; i < n; ++i) {
             // Another owner's bytes are gone before the slab has a new owner.
@@ -290,7 +253,8 @@ std::uint64_t Media::chunk_offset(const Run &run) const {
 
 std::uint64_t Media::slab_count() const noexcept {
     std::uint64_t n = 0;
-    for (const SlabTable &t : tables_) n += t.count() - 1;
+    for (const SlabTable &t : tables_)
+        n += t.count() - 1;
     return n;
 }
 
@@ -299,33 +263,37 @@ std::uint64_t Media::data_bytes() const noexcept { return slab_count() * fmt::kD
 std::uint64_t Media::free_bytes() const {
     const std::lock_guard lock(mutex_);
     std::uint64_t n = 0;
-    for (const SlabTable &t : tables_) n += t.free();
+    for (const SlabTable &t : tables_)
+        n += t.free();
     return n * fmt::kDataSlab;
 }
 
-void Media::write_superblock() {
-    seal_and_store(meta_->data(), super_);
+void Media::store_superblock() {
+    write_superblock(meta_->data(), super_);
     SAC_STOP("superblock.written");
 }
 
 void Media::take() {
     const std::lock_guard lock(mutex_);
-    write_superblock();
+    store_superblock();
     meta_->check_alive(0, fmt::kMetaSlab);
 }
 
 void Media::close_clean() {
     const std::lock_guard lock(mutex_);
-    if (closed_.exchange(true)) return;
+    if (closed_.exchange(true))
+        return;
     super_.flags |= fmt::kClean;
-    write_superblock();
+    store_superblock();
 }
 
 void Media::check_usable() const {
     if (epoch_ != fork_epoch())
-        throw Error(SAC_E_FORKED, "pool",
-                    "this pool was opened by the parent process; a forked child must open it anew");
-    if (closed()) throw Error(SAC_E_CLOSED, "pool", "the pool was closed");
+        throw Error(
+            SAC_E_FORKED, "pool",
+            "this pool was opened by the parent process; a forked child must open it anew");
+    if (closed())
+        throw Error(SAC_E_CLOSED, "pool", "the pool was closed");
 }
 
 }  // namespace sac

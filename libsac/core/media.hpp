@@ -26,8 +26,8 @@ struct Run {
 
 // The slabs of one namespace, as a scan found them.
 struct Owned {
-    std::vector<std::uint64_t> blocks;                            // of role kNamespace
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> headers; // position, slab
+    std::vector<std::uint64_t> blocks;                             // of role kNamespace
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> headers;  // position, slab
     std::vector<Run> runs;
 };
 
@@ -84,7 +84,7 @@ public:
     void check_usable() const;
 
 private:
-    void write_superblock();  // mutex_ held
+    void store_superblock();  // mutex_ held
     void load();
 
     Fd lock_;  // outlives the mappings

@@ -18,12 +18,11 @@ class Namespace : public std::enable_shared_from_this<Namespace> {
 public:
     // Writes a new namespace's superblock. Throws Error.
     static std::shared_ptr<Namespace> create(std::shared_ptr<Media> media, std::uint32_t id,
-                                             const std::string &name, const sac_ns_options &options);
+                                             const std::string &name,
+                                             const sac_ns_options &options);
     // Reads one from memory and recovers its pages. Throws Error(SAC_E_CORRUPT) and others.
     static std::shared_ptr<Namespace> load(std::shared_ptr<Media> media, const Owned &owned,
                                            std::uint32_t id, bool rebooted);
-    // Name and state of a namespace on memory, even where load fails; false: unreadable.
-    static bool peek(const Media &media, const Owned &owned, fmt::NamespaceBlock &out);
     // Gives all slabs back. Interrupted, it is completed when the pool is opened again.
     static void destroy(Media &media, const Owned &owned);
 
@@ -54,7 +53,8 @@ public:
 
     // docs/keys.md. Throws Error(SAC_E_ARG) for a namespace of engine keys.
     Key root(const void *salt, std::uint64_t bytes) const;
-    static Key page_key(const Key &parent, const std::uint32_t *tokens, std::uint32_t count) noexcept;
+    static Key page_key(const Key &parent, const std::uint32_t *tokens,
+                        std::uint32_t count) noexcept;
 
     // reserve, waiting up to timeout_ms for pins to end.
     std::vector<Reservation> reserve(std::uint64_t bodies, std::uint64_t tails,

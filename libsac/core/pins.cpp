@@ -19,7 +19,8 @@ std::uint64_t PinTable::pinned_slots() const noexcept {
 
 void PinTable::note(const std::uint32_t *slots, std::uint64_t count) noexcept {
     // Only the newest fit; a slot may still be read as an older note: a hint, no more.
-    if (count > kRing) slots += count - kRing, count = kRing;
+    if (count > kRing)
+        slots += count - kRing, count = kRing;
     const std::uint64_t at = head_->fetch_add(count, std::memory_order_acq_rel);
     for (std::uint64_t i = 0; i < count; ++i)
         ring_[(at + i) % kRing].store(slots[i], std::memory_order_relaxed);

@@ -16,7 +16,9 @@ public:
 
     // Publishes one more pin of the slot; a full barrier, so that the caller's next look at
     // the record's word is ordered against an eviction's mark.
-    void pin(std::uint32_t slot) noexcept { counts_[slot].fetch_add(1, std::memory_order_seq_cst); }
+    void pin(std::uint32_t slot) noexcept {
+        counts_[slot].fetch_add(1, std::memory_order_seq_cst);
+    }
     void unpin(std::uint32_t slot) noexcept {
         counts_[slot].fetch_sub(1, std::memory_order_release);
     }
@@ -31,7 +33,8 @@ public:
     // Calls fn(slot) for the notes since the last drain, at most kRing. One drainer only.
     template <class Fn> void drain(Fn &&fn) noexcept {
         const std::uint64_t head = head_->load(std::memory_order_acquire);
-        if (head - drained_ > kRing) drained_ = head - kRing;
+        if (head - drained_ > kRing)
+            drained_ = head - kRing;
         for (; drained_ != head; ++drained_)
             fn(ring_[drained_ % kRing].load(std::memory_order_relaxed));
     }

@@ -17,8 +17,10 @@ void Lru::add(std::uint32_t slot) noexcept {
     const std::uint64_t stamp = index_.record(slot).stamp;
     std::uint32_t low = coldest_, high = hottest_;
     while (low != kNoSlot && high != kNoSlot) {
-        if (index_.record(high).stamp <= stamp) return link(slot, high, index_.record(high).hotter);
-        if (index_.record(low).stamp > stamp) return link(slot, index_.record(low).colder, low);
+        if (index_.record(high).stamp <= stamp)
+            return link(slot, high, index_.record(high).hotter);
+        if (index_.record(low).stamp > stamp)
+            return link(slot, index_.record(low).colder, low);
         low = index_.record(low).hotter;
         high = index_.record(high).colder;
     }
@@ -33,7 +35,8 @@ void Lru::remove(std::uint32_t slot) noexcept {
 }
 
 void Lru::used(std::uint32_t slot) noexcept {
-    if (slot == hottest_) return;
+    if (slot == hottest_)
+        return;
     remove(slot);
     link(slot, hottest_, kNoSlot);
 }

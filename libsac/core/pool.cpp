@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "error.hpp"
+#include "namespace_block.hpp"
 
 namespace sac {
 
@@ -15,14 +16,15 @@ Pool::Pool(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock
 }
 
 Pool::~Pool() {
-    if (!media_->forked()) close();
+    if (!media_->forked())
+        close();
 }
 
 void Pool::recover() {
     const auto all = media_->owned();
     for (const auto &[id, owned] : all) {
         fmt::NamespaceBlock b{};
-        const bool known = Namespace::peek(*media_, owned, b);
+        const bool known = read_block(*media_, owned, b);
         // A drop that a kill cut off, or slabs whose namespace was never completed.
         if ((known && b.state == fmt::kDropping) || owned.blocks.empty()) {
             Namespace::destroy(*media_, owned);
@@ -33,10 +35,12 @@ void Pool::recover() {
         try {
             e.ns = Namespace::load(media_, owned, id, media_->rebooted());
         } catch (const Error &error) {
-            // The others are not to suffer: this one answers with its damage, and can be dropped.
+            // The others are not to suffer: this one answers with its damage, and can be
+            // dropped.
             e.damage = error.message, e.status = error.status;
         }
-        if (namespaces_.count(name)) name = format("damaged.%u", id);
+        if (namespaces_.count(name))
+            name = format("damaged.%u", id);
         namespaces_.emplace(name, std::move(e));
     }
 }
@@ -64,7 +68,8 @@ std::vector<std::string> Pool::names() const {
     media_->check_usable();
     const std::lock_guard lock(mutex_);
     std::vector<std::string> out;
-    for (const auto &[name, entry] : namespaces_) out.push_back(name);
+    for (const auto &[name, entry] : namespaces_)
+        out.push_back(name);
     return out;
 }
 
@@ -74,17 +79,21 @@ std::shared_ptr<Namespace> Pool::open_namespace(const std::string &name,
     const std::lock_guard lock(mutex_);
     const auto it = namespaces_.find(name);
     if (it != namespaces_.end()) {
-        if (!it->second.ns) throw Error(it->second.status, name, it->second.damage);
+        if (!it->second.ns)
+            throw Error(it->second.status, name, it->second.damage);
         it->second.ns->check_same(options);
         return it->second.ns;
     }
     std::uint32_t id = 1;
     for (bool taken = true; taken; id += taken) {
         taken = false;
-        for (const auto &[other, entry] : namespaces_) taken |= entry.id == id;
+        for (const auto &[other, entry] : namespaces_)
+            taken |= entry.id == id;
     }
     if (id > fmt::kMaxNamespaces)
-        throw Error(SAC_E_NO_SPACE, name, format("the pool has %u namespaces, the most it can have", fmt::kMaxNamespaces));
+        throw Error(
+            SAC_E_NO_SPACE, name,
+            format("the pool has %u namespaces, the most it can have", fmt::kMaxNamespaces));
     auto ns = Namespace::create(media_, id, name, options);
     namespaces_.emplace(name, Entry{id, ns, {}, SAC_OK});
     return ns;
@@ -101,18 +110,21 @@ void Pool::drop(const std::string &name) {
         const std::uint64_t busy = e.ns->drop();
         if (busy != 0)
             throw Error(SAC_E_BUSY, name,
-                        format("namespace '%s' is in use: %" PRIu64 " pages are pinned or being "
+                        format("namespace '%s' is in use: %" PRIu64
+                               " pages are pinned or being "
                                "written. Close its prefixes, puts and sequences first.",
                                name.c_str(), busy));
     }
     const auto all = media_->owned();
     const auto owned = all.find(e.id);
-    if (owned != all.end()) Namespace::destroy(*media_, owned->second);
+    if (owned != all.end())
+        Namespace::destroy(*media_, owned->second);
     namespaces_.erase(it);
 }
 
 void Pool::close() {
-    if (media_->forked()) media_->check_usable();
+    if (media_->forked())
+        media_->check_usable();
     const std::lock_guard lock(mutex_);
     media_->close_clean();
     namespaces_.clear();

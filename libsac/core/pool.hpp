@@ -25,7 +25,8 @@ public:
 
     void info(sac_pool_info &out) const;
     std::vector<std::string> names() const;
-    std::shared_ptr<Namespace> open_namespace(const std::string &name, const sac_ns_options &options);
+    std::shared_ptr<Namespace> open_namespace(const std::string &name,
+                                              const sac_ns_options &options);
     void drop(const std::string &name);
     void close();
 

@@ -8,11 +8,13 @@
 
 namespace sac {
 
-std::uint64_t with_tails(const std::uint8_t *tail, std::uint64_t n, std::uint64_t needed) noexcept {
+std::uint64_t with_tails(const std::uint8_t *tail, std::uint64_t n,
+                         std::uint64_t needed) noexcept {
     std::uint64_t run = 0, best = 0;
     for (std::uint64_t i = 0; i < n; ++i) {
         run = tail[i] ? run + 1 : 0;
-        if (run >= std::min(needed, i + 1)) best = i + 1;
+        if (run >= std::min(needed, i + 1))
+            best = i + 1;
     }
     return best;
 }
@@ -21,16 +23,20 @@ std::uint64_t longest(Namespace &ns, const std::uint8_t *keys, std::uint64_t cou
     std::vector<sac_handle> found(count);
     ns.lookup(keys, count, kBodyPart, found.data());
     std::uint64_t n = 0;
-    while (n < count && found[n].generation != 0) ++n;
+    while (n < count && found[n].generation != 0)
+        ++n;
     const std::uint64_t needed = ns.geometry().tail_pages;
-    if (needed == 0) return n;
+    if (needed == 0)
+        return n;
     ns.lookup(keys, n, kTailPart, found.data());
     std::vector<std::uint8_t> tail(n);
-    for (std::uint64_t i = 0; i < n; ++i) tail[i] = found[i].generation != 0;
+    for (std::uint64_t i = 0; i < n; ++i)
+        tail[i] = found[i].generation != 0;
     return with_tails(tail.data(), n, needed);
 }
 
-Prefix::Prefix(std::shared_ptr<Namespace> ns) : ns_(std::move(ns)), forced_(ns_->control().forced()) {}
+Prefix::Prefix(std::shared_ptr<Namespace> ns)
+    : ns_(std::move(ns)), forced_(ns_->control().forced()) {}
 
 Prefix::~Prefix() { unpin_all(); }
 
@@ -43,17 +49,21 @@ void Prefix::pin(const std::uint8_t *keys, std::uint64_t count) {
     std::vector<sac_handle> found(count);
     ns_->lookup(keys, count, kBodyPart, found.data());
     std::uint64_t n = 0;
-    while (n < count && found[n].generation != 0) ++n;
-    for (auto part : {kBodyPart, kTailPart}) at_[part].reserve(n), held_[part].reserve(n);
+    while (n < count && found[n].generation != 0)
+        ++n;
+    for (auto part : {kBodyPart, kTailPart})
+        at_[part].reserve(n), held_[part].reserve(n);
 
     constexpr std::uint64_t kAhead = 16;
     for (std::uint64_t i = 0; i < n; ++i) {
-        if (i + kAhead < n) ns_->pins().prefetch(found[i + kAhead].slot);
+        if (i + kAhead < n)
+            ns_->pins().prefetch(found[i + kAhead].slot);
         if (!ns_->pin(found[i].slot, found[i].generation)) {
             n = i;
             break;
         }
-        add(kBodyPart, ns_->address(found[i].slot, kBodyPart), {found[i].slot, found[i].generation});
+        add(kBodyPart, ns_->address(found[i].slot, kBodyPart),
+            {found[i].slot, found[i].generation});
     }
 
     const std::uint64_t needed = ns_->geometry().tail_pages;
@@ -61,7 +71,8 @@ void Prefix::pin(const std::uint8_t *keys, std::uint64_t count) {
     std::vector<sac_handle> tails(needed ? n : 0);
     if (needed) {
         ns_->lookup(keys, n, kTailPart, tails.data());
-        for (std::uint64_t i = 0; i < n; ++i) tail[i] = tails[i].generation != 0;
+        for (std::uint64_t i = 0; i < n; ++i)
+            tail[i] = tails[i].generation != 0;
         // A tail may leave between its lookup and its pin: then the prefix is a shorter one.
         for (bool again = true; again;) {
             again = false;
@@ -79,7 +90,8 @@ void Prefix::pin(const std::uint8_t *keys, std::uint64_t count) {
             }
             if (again)
                 for (const Held &h : held_[kTailPart])
-                    if (h.slot != kNoSlot) ns_->pins().unpin(h.slot);
+                    if (h.slot != kNoSlot)
+                        ns_->pins().unpin(h.slot);
         }
     }
     while (at_[kBodyPart].size() > n) {
@@ -93,18 +105,22 @@ void Prefix::pin(const std::uint8_t *keys, std::uint64_t count) {
     slots.reserve(n + needed);
     for (const auto part : {kTailPart, kBodyPart})
         for (auto it = held_[part].rbegin(); it != held_[part].rend(); ++it)
-            if (it->slot != kNoSlot) slots.push_back(it->slot);
+            if (it->slot != kNoSlot)
+                slots.push_back(it->slot);
     ns_->pins().note(slots.data(), slots.size());
 }
 
 void Prefix::unpin_all() noexcept {
-    if (ns_->media().forked()) return;
+    if (ns_->media().forked())
+        return;
     for (auto &list : held_) {
         for (const Held &h : list)
-            if (h.slot != kNoSlot) ns_->pins().unpin(h.slot);
+            if (h.slot != kNoSlot)
+                ns_->pins().unpin(h.slot);
         list.clear();
     }
-    for (auto &list : at_) list.clear();
+    for (auto &list : at_)
+        list.clear();
 }
 
 void Prefix::close() {
@@ -115,7 +131,9 @@ void Prefix::close() {
 
 void Prefix::check_open() const {
     ns_->check();
-    if (closed_) throw Error(SAC_E_CLOSED, "prefix", "the prefix was closed; its pages are not pinned any more");
+    if (closed_)
+        throw Error(SAC_E_CLOSED, "prefix",
+                    "the prefix was closed; its pages are not pinned any more");
 }
 
 std::uint64_t Prefix::tokens() const noexcept { return pages() * ns_->geometry().page_tokens; }
@@ -133,15 +151,20 @@ sac_handle Prefix::handle(std::uint64_t page) const noexcept {
 bool Prefix::maybe_stale() const noexcept { return ns_->control().forced() != forced_; }
 
 void Prefix::check_current() const {
-    if (!maybe_stale()) return;
+    if (!maybe_stale())
+        return;
     for (const auto part : {kBodyPart, kTailPart})
         for (std::uint64_t i = 0; i < held_[part].size(); ++i) {
             const Held &h = held_[part][i];
-            if (h.slot == kNoSlot) continue;
-            const std::uint64_t word = ns_->index().record(h.slot).word.load(std::memory_order_acquire);
-            if ((word & Record::kGeneration) == h.generation && !(word & Record::kAbsent)) continue;
+            if (h.slot == kNoSlot)
+                continue;
+            const std::uint64_t word =
+                ns_->index().record(h.slot).word.load(std::memory_order_acquire);
+            if ((word & Record::kGeneration) == h.generation && !(word & Record::kAbsent))
+                continue;
             throw Error(SAC_E_STALE, ns_->block().name,
-                        format("page %" PRIu64 " of the prefix was taken out while it was pinned: its "
+                        format("page %" PRIu64
+                               " of the prefix was taken out while it was pinned: its "
                                "memory failed or did not verify. Compute it anew.",
                                i));
         }

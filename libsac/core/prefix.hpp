@@ -34,7 +34,9 @@ public:
     // whose pages have no tail).
     virtual std::uint64_t rows(std::uint32_t plane, std::uint32_t layer) const noexcept;
     // Address of each page's part; nullptr where the tail is not held.
-    std::uint8_t *const *addresses(std::uint32_t part) const noexcept { return at_[part].data(); }
+    std::uint8_t *const *addresses(std::uint32_t part) const noexcept {
+        return at_[part].data();
+    }
     sac_handle handle(std::uint64_t page) const noexcept;
     // Throws Error(SAC_E_STALE) if a page was forced out since it was pinned.
     void check_current() const;
@@ -43,7 +45,7 @@ public:
 
 protected:
     struct Held {
-        std::uint32_t slot;        // kNoSlot: not pinned
+        std::uint32_t slot;  // kNoSlot: not pinned
         std::uint64_t generation;
     };
     void add(std::uint32_t part, std::uint8_t *at, Held held);
@@ -61,7 +63,8 @@ private:
 
 // How many of the first n pages form a prefix whose last pages have their tails;
 // tail[i] != 0: page i has one.
-std::uint64_t with_tails(const std::uint8_t *tail, std::uint64_t n, std::uint64_t needed) noexcept;
+std::uint64_t with_tails(const std::uint8_t *tail, std::uint64_t n,
+                         std::uint64_t needed) noexcept;
 
 // Pages of the longest prefix of keys that has all planes. Pins nothing.
 std::uint64_t longest(Namespace &ns, const std::uint8_t *keys, std::uint64_t count);

@@ -32,7 +32,8 @@ void write_page(std::uint8_t *to, const std::uint8_t *from, const sac_plane &pla
             continue;
         }
         for (std::uint32_t r = 0; r < at.rows; ++r)
-            std::memcpy(head + std::uint64_t{r} * plane.row_pitch, src + r * row_stride, plane.row_bytes);
+            std::memcpy(head + std::uint64_t{r} * plane.row_pitch, src + r * row_stride,
+                        plane.row_bytes);
     }
 }
 
@@ -44,13 +45,15 @@ Put::Put(std::shared_ptr<Namespace> ns, const std::uint8_t *keys, std::uint64_t 
     ns_->check();
     const bool token_ids = ns_->block().flags & SAC_NS_TOKEN_IDS;
     if (token_ids && !o.tokens && count)
-        throw Error(SAC_E_ARG, ns_->block().name,
-                    format("namespace '%s' keeps token ids: give them to put", ns_->block().name));
+        throw Error(
+            SAC_E_ARG, ns_->block().name,
+            format("namespace '%s' keeps token ids: give them to put", ns_->block().name));
     keys_.reserve(count), parents_.reserve(count);
     for (std::uint64_t i = 0; i < count; ++i) {
         keys_.push_back(Key::load(keys + i * SAC_KEY_BYTES));
         if (keys_.back().zero())
-            throw Error(SAC_E_ARG, "key", format("key %" PRIu64 " is all zeros, which names no page", i));
+            throw Error(SAC_E_ARG, "key",
+                        format("key %" PRIu64 " is all zeros, which names no page", i));
         Key parent{};
         if (o.parents)
             parent = Key::load(o.parents + i * SAC_KEY_BYTES);
@@ -60,7 +63,8 @@ Put::Put(std::shared_ptr<Namespace> ns, const std::uint8_t *keys, std::uint64_t 
             parent = Key::load(o.first_parent);
         parents_.push_back(parent);
     }
-    if (token_ids && count) tokens_.assign(o.tokens, o.tokens + count * ns_->block().page_tokens);
+    if (token_ids && count)
+        tokens_.assign(o.tokens, o.tokens + count * ns_->block().page_tokens);
 
     const std::uint64_t tails = std::min<std::uint64_t>(ns_->geometry().tail_pages, count);
     const std::uint64_t first_tail = o.first_tail == UINT64_MAX ? count - tails : o.first_tail;
@@ -74,7 +78,8 @@ Put::Put(std::shared_ptr<Namespace> ns, const std::uint8_t *keys, std::uint64_t 
         auto next = got.begin();
         for (const auto part : {kBodyPart, kTailPart}) {
             for (const std::uint64_t i : missing[part]) {
-                if (part == kBodyPart) chain_[i] = next->slot;
+                if (part == kBodyPart)
+                    chain_[i] = next->slot;
                 pages_[part].push_back({i, *next++});
             }
             written_[part].assign(pages_[part].size() * ns_->geometry().pairs[part], 0);
@@ -87,15 +92,18 @@ Put::Put(std::shared_ptr<Namespace> ns, const std::uint8_t *keys, std::uint64_t 
 }
 
 Put::~Put() {
-    if (open_) give_up();
+    if (open_)
+        give_up();
 }
 
-void Put::pin_present(std::uint64_t first_tail, std::array<std::vector<std::uint64_t>, 2> &missing) {
+void Put::pin_present(std::uint64_t first_tail,
+                      std::array<std::vector<std::uint64_t>, 2> &missing) {
     const auto *const bytes = reinterpret_cast<const std::uint8_t *>(keys_.data());
     std::vector<sac_handle> found(keys_.size());
     chain_.assign(keys_.size(), kNoSlot);
     for (const auto part : {kBodyPart, kTailPart}) {
-        if (part == kTailPart && !ns_->geometry().has_tail()) continue;
+        if (part == kTailPart && !ns_->geometry().has_tail())
+            continue;
         ns_->lookup(bytes, keys_.size(), part, found.data());
         for (std::uint64_t i = part == kTailPart ? first_tail : 0; i < keys_.size(); ++i) {
             if (found[i].generation == 0 || !ns_->pin(found[i].slot, found[i].generation)) {
@@ -103,20 +111,23 @@ void Put::pin_present(std::uint64_t first_tail, std::array<std::vector<std::uint
                 continue;
             }
             pinned_.push_back(found[i].slot);
-            if (part == kBodyPart) chain_[i] = found[i].slot;
+            if (part == kBodyPart)
+                chain_[i] = found[i].slot;
         }
     }
 }
 
 void Put::check_open() const {
     ns_->check();
-    if (!open_) throw Error(SAC_E_CLOSED, "put", "the put has ended: it was committed or given up");
+    if (!open_)
+        throw Error(SAC_E_CLOSED, "put", "the put has ended: it was committed or given up");
 }
 
 std::vector<std::uint64_t> Put::missing(std::uint32_t part) const {
     const std::lock_guard lock(mutex_);
     std::vector<std::uint64_t> out;
-    for (const Page &p : pages_[part]) out.push_back(p.position);
+    for (const Page &p : pages_[part])
+        out.push_back(p.position);
     return out;
 }
 
@@ -130,14 +141,16 @@ void Put::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
         const std::uint64_t have = pages_[g.at[r.plane].part].size();
         if (r.first > have || r.count > have - r.first)
             throw Error(SAC_E_RANGE, plane.name,
-                        format("put: pages %" PRIu64 " to %" PRIu64 " of plane '%s' were given, %" PRIu64
-                               " are missing",
+                        format("put: pages %" PRIu64 " to %" PRIu64
+                               " of plane '%s' were given, %" PRIu64 " are missing",
                                r.first, r.first + r.count, plane.name, have));
-        if (r.count != 0 && !r.src) throw Error(SAC_E_ARG, plane.name, "put: src is NULL");
+        if (r.count != 0 && !r.src)
+            throw Error(SAC_E_ARG, plane.name, "put: src is NULL");
         if (plane.heads > 1 && r.count != 0 && r.head_stride == 0)
-            throw Error(SAC_E_ARG, plane.name,
-                        format("put: plane '%s' has %u heads; head_stride must say where each begins",
-                               plane.name, plane.heads));
+            throw Error(
+                SAC_E_ARG, plane.name,
+                format("put: plane '%s' has %u heads; head_stride must say where each begins",
+                       plane.name, plane.heads));
     }
     std::uint64_t bytes = 0;
     for (const sac_scatter_req &r : reqs) {
@@ -146,11 +159,13 @@ void Put::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
         const auto one = [&](std::size_t i) {
             const Reservation &to = pages_[at.part][r.first + i].reservation;
             write_page(ns_->address(to.slot, at.part) + offset,
-                       static_cast<const std::uint8_t *>(r.src) + i * r.page_stride, g.planes[r.plane], at, r);
+                       static_cast<const std::uint8_t *>(r.src) + i * r.page_stride,
+                       g.planes[r.plane], at, r);
             SAC_STOP("put.written");
         };
         if (threads == 1 || r.count < 2)
-            for (std::uint64_t i = 0; i < r.count; ++i) one(i);
+            for (std::uint64_t i = 0; i < r.count; ++i)
+                one(i);
         else
             parallel_for(threads ? threads : std::max(2u, usable_cores()) - 1, r.count, one);
         for (std::uint64_t i = 0; i < r.count; ++i)
@@ -169,7 +184,8 @@ std::uint8_t *Put::view(std::uint64_t missing, std::uint32_t plane, std::uint32_
     const std::uint32_t part = g.at[plane].part;
     if (missing >= pages_[part].size())
         throw Error(SAC_E_RANGE, g.planes[plane].name,
-                    format("put: there is no missing page %" PRIu64 " of plane '%s'", missing, g.planes[plane].name));
+                    format("put: there is no missing page %" PRIu64 " of plane '%s'", missing,
+                           g.planes[plane].name));
     written_[part][missing * g.pairs[part] + g.pair(plane, layer)] = 1;
     bytes = g.at[plane].layer_stride;
     ns_->counters.bytes_written.fetch_add(bytes, std::memory_order_relaxed);
@@ -180,7 +196,8 @@ void Put::check_written() const {
     const Geometry &g = ns_->geometry();
     for (std::uint32_t p = 0; p < g.planes.size(); ++p)
         for (std::uint32_t l = 0; l < SAC_MAX_LAYERS; ++l) {
-            if (g.at[p].ordinal[l] < 0) continue;
+            if (g.at[p].ordinal[l] < 0)
+                continue;
             const std::uint32_t part = g.at[p].part;
             for (std::uint64_t i = 0; i < pages_[part].size(); ++i)
                 if (!written_[part][i * g.pairs[part] + g.pair(p, l)])
@@ -199,8 +216,10 @@ std::uint64_t Put::commit() {
     // Tails first: a body that is visible has the tail that was put with it.
     for (const auto part : {kTailPart, kBodyPart})
         for (const Page &p : pages_[part]) {
-            CommitItem c{p.reservation, keys_[p.position], parents_[p.position], nullptr, 0, false};
-            if (!tokens_.empty()) c.tokens = tokens_.data() + p.position * ns_->block().page_tokens;
+            CommitItem c{p.reservation, keys_[p.position], parents_[p.position], nullptr, 0,
+                         false};
+            if (!tokens_.empty())
+                c.tokens = tokens_.data() + p.position * ns_->block().page_tokens;
             if (ns_->block().flags & SAC_NS_DATA_CHECKSUM)
                 c.data_crc = ns_->geometry().crc(part, ns_->address(p.reservation.slot, part));
             items.push_back(c);
@@ -213,7 +232,8 @@ std::uint64_t Put::commit() {
         chain_[pages_[kBodyPart][i].position] = c.reservation.slot;
         mine += !c.duplicate;
     }
-    for (auto &p : pages_) p.clear();
+    for (auto &p : pages_)
+        p.clear();
     // The head of the chain is the hottest.
     std::vector<std::uint32_t> used(chain_.rbegin(), chain_.rend());
     ns_->pins().note(used.data(), used.size());
@@ -224,20 +244,25 @@ std::uint64_t Put::commit() {
 // Ends what is left: reservations and pins.
 void Put::give_up() noexcept {
     open_ = false;
-    if (ns_->media().forked()) return;
+    if (ns_->media().forked())
+        return;
     for (const auto part : {kBodyPart, kTailPart}) {
         std::vector<Reservation> held;
-        for (const Page &p : pages_[part]) held.push_back(p.reservation);
-        if (!held.empty()) ns_->control().abort(held);
+        for (const Page &p : pages_[part])
+            held.push_back(p.reservation);
+        if (!held.empty())
+            ns_->control().abort(held);
         pages_[part].clear();
     }
-    for (const std::uint32_t slot : pinned_) ns_->pins().unpin(slot);
+    for (const std::uint32_t slot : pinned_)
+        ns_->pins().unpin(slot);
     pinned_.clear();
 }
 
 void Put::close() {
     const std::lock_guard lock(mutex_);
-    if (open_) give_up();
+    if (open_)
+        give_up();
 }
 
 }  // namespace sac

@@ -38,7 +38,8 @@ private:
     void check_open() const;  // mutex_ held
     void check_written() const;
     void give_up() noexcept;
-    void pin_present(std::uint64_t first_tail, std::array<std::vector<std::uint64_t>, 2> &missing);
+    void pin_present(std::uint64_t first_tail,
+                     std::array<std::vector<std::uint64_t>, 2> &missing);
 
     std::shared_ptr<Namespace> ns_;
     mutable std::mutex mutex_;

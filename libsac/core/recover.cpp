@@ -22,10 +22,14 @@ void CacheControl::check_runs(const Owned &owned, std::vector<Run> &whole,
     std::vector<std::uint8_t> seen(chunk_part_.size());
     for (const Run &r : owned.runs) {
         const std::uint32_t part = r.role == fmt::kBody ? kBodyPart : kTailPart;
-        if (part == kTailPart && !geometry_.has_tail()) bad("a tail chunk in a layout without tails", r.position);
-        if (r.position >= chunk_part_.size()) bad("a chunk that is out of range", r.position);
-        if (seen[r.position]++) bad("two chunks have the same position", r.position);
-        if (r.count > shape_[part].slabs) bad("a chunk of too many slabs", r.position);
+        if (part == kTailPart && !geometry_.has_tail())
+            bad("a tail chunk in a layout without tails", r.position);
+        if (r.position >= chunk_part_.size())
+            bad("a chunk that is out of range", r.position);
+        if (seen[r.position]++)
+            bad("two chunks have the same position", r.position);
+        if (r.count > shape_[part].slabs)
+            bad("a chunk of too many slabs", r.position);
         (r.count == shape_[part].slabs ? whole : partial).push_back(r);
     }
 }
@@ -38,13 +42,15 @@ void CacheControl::recover(const Owned &owned, bool rebooted) {
     std::sort(headers.begin(), headers.end());
     for (const auto &[position, slab] : headers) {
         if (position != header_slabs_.size())
-            throw Error(SAC_E_CORRUPT, block_.name,
-                        format("namespace '%s': header slab %zu is missing or there twice. Drop the "
-                               "namespace and fill it anew.",
-                               block_.name, header_slabs_.size()));
+            throw Error(
+                SAC_E_CORRUPT, block_.name,
+                format("namespace '%s': header slab %zu is missing or there twice. Drop the "
+                       "namespace and fill it anew.",
+                       block_.name, header_slabs_.size()));
         header_slabs_.push_back(slab * fmt::kMetaSlab);
     }
-    for (const Run &r : partial) media_.release(r);
+    for (const Run &r : partial)
+        media_.release(r);
     for (const Run &r : whole) {
         const std::uint32_t part = r.role == fmt::kBody ? kBodyPart : kTailPart;
         const std::uint64_t last = r.position * block_.chunk_slots + shape_[part].pages - 1;
@@ -62,7 +68,8 @@ void CacheControl::recover(const Owned &owned, bool rebooted) {
     std::vector<std::uint8_t> used(index_.capacity());
     each_slot([&](std::uint32_t slot, std::uint32_t part) {
         const fmt::PageHeader *const h = header(slot);
-        if (h->state != fmt::kCommitted) return;
+        if (h->state != fmt::kCommitted)
+            return;
         if (!header_valid(h, slot, part) || h->generation == 0 ||
             h->generation >= media_.first_generation() || Key::load(h->key).zero())
             return;
@@ -105,24 +112,30 @@ void CacheControl::recover(const Owned &owned, bool rebooted) {
     // child, which also rules out cycles.
     for (std::size_t i = found.size(); i-- > 0;) {
         const auto [generation, slot] = found[i];
-        if (generation == 0) continue;
+        if (generation == 0)
+            continue;
         const fmt::PageHeader *const h = header(slot);
         Record &r = index_.record(slot);
         r.stamp = ++clock_;
         policy_[h->part]->add(slot);
         std::uint64_t word = 0;
         const Key parent = Key::load(h->parent);
-        const std::uint32_t p =
-            h->part != kBodyPart || parent.zero() ? kNoSlot : index_.find(parent, kBodyPart, word);
-        if (p == kNoSlot || (word & Record::kGeneration) >= generation) continue;
+        const std::uint32_t p = h->part != kBodyPart || parent.zero()
+                                    ? kNoSlot
+                                    : index_.find(parent, kBodyPart, word);
+        if (p == kNoSlot || (word & Record::kGeneration) >= generation)
+            continue;
         r.parent = p;
-        if (index_.record(p).children++ == 0) policy_[kBodyPart]->remove(p);
+        if (index_.record(p).children++ == 0)
+            policy_[kBodyPart]->remove(p);
     }
     for (std::uint64_t c = chunk_part_.size(); c-- > 0;) {
-        if (chunk_part_[c] == kNoChunk) continue;
+        if (chunk_part_[c] == kNoChunk)
+            continue;
         for (std::uint32_t i = shape_[chunk_part_[c]].pages; i-- > 0;) {
             const auto slot = static_cast<std::uint32_t>(c * block_.chunk_slots + i);
-            if (!used[slot]) free_slot(slot, chunk_part_[c]);
+            if (!used[slot])
+                free_slot(slot, chunk_part_[c]);
         }
     }
 }

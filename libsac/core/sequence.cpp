@@ -18,8 +18,8 @@ constexpr std::uint64_t kDeadlineMs = 600000;
 
 }  // namespace
 
-Sequence::Sequence(std::shared_ptr<Namespace> ns, const std::uint32_t *tokens, std::uint64_t count,
-                   const void *salt, std::uint64_t salt_bytes)
+Sequence::Sequence(std::shared_ptr<Namespace> ns, const std::uint32_t *tokens,
+                   std::uint64_t count, const void *salt, std::uint64_t salt_bytes)
     : Prefix(std::move(ns)) {
     ns_->check();
     const std::uint32_t per_page = ns_->block().page_tokens;
@@ -28,13 +28,16 @@ Sequence::Sequence(std::shared_ptr<Namespace> ns, const std::uint32_t *tokens, s
     keys.reserve(pages);
     const Key root = ns_->root(salt, salt_bytes);
     for (std::uint64_t i = 0; i < pages; ++i)
-        keys.push_back(Namespace::page_key(i ? keys[i - 1] : root, tokens + i * per_page, per_page));
+        keys.push_back(
+            Namespace::page_key(i ? keys[i - 1] : root, tokens + i * per_page, per_page));
     pin(reinterpret_cast<const std::uint8_t *>(keys.data()), pages);
     committed_ = Prefix::pages();
     tokens_ = committed_ * per_page;
     last_ = committed_ ? keys[committed_ - 1] : root;
-    for (auto &list : held_) list.resize(committed_, {kNoSlot, 0});
-    for (auto &list : at_) list.resize(committed_, nullptr);
+    for (auto &list : held_)
+        list.resize(committed_, {kNoSlot, 0});
+    for (auto &list : at_)
+        list.resize(committed_, nullptr);
     const Geometry &g = ns_->geometry();
     for (std::uint32_t p = 0; p < g.planes.size(); ++p) {
         plane_word_.push_back(bits_[g.at[p].part]);
@@ -55,8 +58,9 @@ std::uint64_t Sequence::first_word(std::uint32_t plane, std::uint32_t layer) con
 
 std::uint64_t Sequence::rows_exist(std::uint32_t plane) const noexcept {
     const Geometry &g = ns_->geometry();
-    const std::uint32_t per_row =
-        g.planes[plane].kind == SAC_PLANE_STATE ? g.page_tokens : g.planes[plane].tokens_per_row;
+    const std::uint32_t per_row = g.planes[plane].kind == SAC_PLANE_STATE
+                                      ? g.page_tokens
+                                      : g.planes[plane].tokens_per_row;
     return (tokens_ + per_row - 1) / per_row;
 }
 
@@ -70,19 +74,23 @@ std::uint64_t Sequence::rows(std::uint32_t plane, std::uint32_t layer) const noe
             n += at.rows;  // outside the window: the gather refuses these rows itself
             continue;
         }
-        const std::uint64_t *const bits = page.written[at.part].data() + first_word(plane, layer);
+        const std::uint64_t *const bits =
+            page.written[at.part].data() + first_word(plane, layer);
         for (std::uint64_t w = 0; w < words(plane); ++w) {
             const auto ones = static_cast<std::uint64_t>(std::countr_one(bits[w]));
             in_page += ones;
-            if (ones < 64) break;
+            if (ones < 64)
+                break;
         }
         n += in_page;
-        if (in_page < at.rows) break;
+        if (in_page < at.rows)
+            break;
     }
     return n;
 }
 
-void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count, std::uint64_t timeout_ms) {
+void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count,
+                      std::uint64_t timeout_ms) {
     const std::unique_lock lock(mutex_);
     check_open();
     flush_locked();
@@ -90,7 +98,8 @@ void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count, std::uin
     for (std::size_t i = 0; i < open_.size(); ++i)
         if ((i + 1) * per_page <= ids_.size())
             throw Error(SAC_E_INCOMPLETE, ns_->block().name,
-                        format("sequence: page %" PRIu64 " is full of tokens, but not all its rows are "
+                        format("sequence: page %" PRIu64
+                               " is full of tokens, but not all its rows are "
                                "written; write them before the next tokens",
                                committed_ + i));
     const std::uint64_t total = tokens_ + count;
@@ -99,14 +108,16 @@ void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count, std::uin
     const auto deadline = Clock::now() + std::chrono::milliseconds(kDeadlineMs);
     for (const Open &page : open_)
         for (const auto part : {kBodyPart, kTailPart})
-            if (page.has[part]) ns_->control().renew({&page.reservation[part], 1}, deadline);
+            if (page.has[part])
+                ns_->control().renew({&page.reservation[part], 1}, deadline);
     if (pages > have) {
         const std::uint64_t needed = ns_->geometry().tail_pages;
         const std::uint64_t first_tail = std::max(have, pages - std::min(pages, needed));
         const std::uint64_t bodies = pages - have, tails = pages - first_tail;
         open_.reserve(open_.size() + bodies);
         ids_.reserve(ids_.size() + count);
-        for (const auto part : {kBodyPart, kTailPart}) at_[part].reserve(pages), held_[part].reserve(pages);
+        for (const auto part : {kBodyPart, kTailPart})
+            at_[part].reserve(pages), held_[part].reserve(pages);
         const auto got = ns_->reserve(bodies, tails, kDeadlineMs, timeout_ms);
         for (std::uint64_t i = 0; i < bodies; ++i) {
             Open page{};
@@ -117,7 +128,8 @@ void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count, std::uin
                         got[part == kBodyPart ? i : bodies + have + i - first_tail];
                     page.written[part].assign(bits_[part], 0);
                 }
-                add(part, page.has[part] ? ns_->address(page.reservation[part].slot, part) : nullptr,
+                add(part,
+                    page.has[part] ? ns_->address(page.reservation[part].slot, part) : nullptr,
                     {kNoSlot, 0});
             }
             open_.push_back(std::move(page));
@@ -138,17 +150,22 @@ void Sequence::write(std::span<const sac_scatter_req> reqs, std::uint32_t thread
         const std::uint64_t lowest = committed_ * g.at[r.plane].rows, end = rows_exist(r.plane);
         if (r.first < lowest || r.first > end || r.count > end - r.first)
             throw Error(SAC_E_RANGE, plane.name,
-                        format("sequence: rows %" PRIu64 " to %" PRIu64 " of plane '%s' cannot be "
+                        format("sequence: rows %" PRIu64 " to %" PRIu64
+                               " of plane '%s' cannot be "
                                "written: rows %" PRIu64 " to %" PRId64 " are open",
                                r.first, r.first + r.count, plane.name, lowest,
                                static_cast<std::int64_t>(end) - 1));
-        if (r.count != 0 && !r.src) throw Error(SAC_E_ARG, plane.name, "sequence: src is NULL");
+        if (r.count != 0 && !r.src)
+            throw Error(SAC_E_ARG, plane.name, "sequence: src is NULL");
         if (plane.heads > 1 && r.count != 0 && r.head_stride == 0)
-            throw Error(SAC_E_ARG, plane.name,
-                        format("sequence: plane '%s' has %u heads; head_stride must say where each begins",
-                               plane.name, plane.heads));
+            throw Error(
+                SAC_E_ARG, plane.name,
+                format(
+                    "sequence: plane '%s' has %u heads; head_stride must say where each begins",
+                    plane.name, plane.heads));
     }
-    for (const sac_scatter_req &r : reqs) write_rows(r);
+    for (const sac_scatter_req &r : reqs)
+        write_rows(r);
 }
 
 void Sequence::write_rows(const sac_scatter_req &r) {
@@ -166,7 +183,8 @@ void Sequence::write_rows(const sac_scatter_req &r) {
         Open &open = open_[page - committed_];
         if (open.has[at.part]) {
             std::uint8_t *const to = at_[at.part][page] + offset + in * plane.row_pitch;
-            const auto *const from = static_cast<const std::uint8_t *>(r.src) + done * row_stride;
+            const auto *const from =
+                static_cast<const std::uint8_t *>(r.src) + done * row_stride;
             for (std::uint32_t h = 0; h < plane.heads; ++h) {
                 std::uint8_t *const head = to + h * at.head_stride;
                 const std::uint8_t *const src = from + h * r.head_stride;
@@ -175,10 +193,13 @@ void Sequence::write_rows(const sac_scatter_req &r) {
                     continue;
                 }
                 for (std::uint64_t i = 0; i < n; ++i)
-                    std::memcpy(head + i * plane.row_pitch, src + i * row_stride, plane.row_bytes);
+                    std::memcpy(head + i * plane.row_pitch, src + i * row_stride,
+                                plane.row_bytes);
             }
-            std::uint64_t *const bits = open.written[at.part].data() + first_word(r.plane, r.layer);
-            for (std::uint64_t i = in; i < in + n; ++i) bits[i / 64] |= std::uint64_t{1} << (i % 64);
+            std::uint64_t *const bits =
+                open.written[at.part].data() + first_word(r.plane, r.layer);
+            for (std::uint64_t i = in; i < in + n; ++i)
+                bits[i / 64] |= std::uint64_t{1} << (i % 64);
             written += n * plane.heads * plane.row_bytes;
         }
         done += n;
@@ -190,13 +211,16 @@ bool Sequence::complete(const Open &page) const noexcept {
     const Geometry &g = ns_->geometry();
     for (std::uint32_t p = 0; p < g.planes.size(); ++p) {
         const PlaneGeometry &at = g.at[p];
-        if (!page.has[at.part]) continue;
+        if (!page.has[at.part])
+            continue;
         const std::uint64_t *bits = page.written[at.part].data() + plane_word_[p];
         for (std::uint32_t l = 0; l < at.layer_count; ++l, bits += words(p))
             for (std::uint64_t w = 0; w < words(p); ++w) {
                 const std::uint64_t left = at.rows - w * 64;
-                const std::uint64_t all = left >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << left) - 1;
-                if ((bits[w] & all) != all) return false;
+                const std::uint64_t all =
+                    left >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << left) - 1;
+                if ((bits[w] & all) != all)
+                    return false;
             }
     }
     return true;
@@ -209,7 +233,8 @@ std::uint64_t Sequence::flush_locked() {
         commit_first();
         ++n;
     }
-    if (n != 0) drop_old_tails();
+    if (n != 0)
+        drop_old_tails();
     return n;
 }
 
@@ -219,9 +244,11 @@ void Sequence::commit_first() {
     const Key key = Namespace::page_key(last_, ids_.data(), per_page);
     std::vector<CommitItem> items;
     for (const auto part : {kTailPart, kBodyPart}) {
-        if (!page.has[part]) continue;
+        if (!page.has[part])
+            continue;
         CommitItem c{page.reservation[part], key, last_, nullptr, 0, false};
-        if (ns_->block().flags & SAC_NS_TOKEN_IDS) c.tokens = ids_.data();
+        if (ns_->block().flags & SAC_NS_TOKEN_IDS)
+            c.tokens = ids_.data();
         if (ns_->block().flags & SAC_NS_DATA_CHECKSUM)
             c.data_crc = ns_->geometry().crc(part, at_[part][committed_]);
         items.push_back(c);
@@ -247,14 +274,16 @@ void Sequence::drop_old_tails() noexcept {
     const std::uint64_t pages = committed_ + open_.size();
     for (std::uint64_t i = std::min(committed_, pages - std::min(pages, needed)); i-- > 0;) {
         Held &h = held_[kTailPart][i];
-        if (h.slot == kNoSlot) break;
+        if (h.slot == kNoSlot)
+            break;
         ns_->pins().unpin(h.slot);
         h = {kNoSlot, 0};
         at_[kTailPart][i] = nullptr;
     }
     // The whole chain was just used, its head the hottest.
     std::vector<std::uint32_t> slots;
-    for (std::uint64_t i = committed_; i-- > 0;) slots.push_back(held_[kBodyPart][i].slot);
+    for (std::uint64_t i = committed_; i-- > 0;)
+        slots.push_back(held_[kBodyPart][i].slot);
     ns_->pins().note(slots.data(), slots.size());
 }
 
@@ -269,7 +298,8 @@ void Sequence::close() {
     if (!ns_->media().forked())
         for (const Open &page : open_)
             for (const auto part : {kBodyPart, kTailPart})
-                if (page.has[part]) ns_->control().abort({&page.reservation[part], 1});
+                if (page.has[part])
+                    ns_->control().abort({&page.reservation[part], 1});
     open_.clear();
     ids_.clear();
     closed_ = true;

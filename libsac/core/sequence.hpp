@@ -44,10 +44,10 @@ private:
 
     std::uint64_t committed_ = 0;  // pages, at the front
     std::uint64_t tokens_ = 0;
-    Key last_{};                   // key of the last committed page, or the root
-    std::vector<Open> open_;       // pages committed_ ..
-    std::vector<std::uint32_t> ids_;  // token ids of the open pages
-    std::array<std::uint64_t, 2> bits_{};  // words of one page's written bits, by part
+    Key last_{};                             // key of the last committed page, or the root
+    std::vector<Open> open_;                 // pages committed_ ..
+    std::vector<std::uint32_t> ids_;         // token ids of the open pages
+    std::array<std::uint64_t, 2> bits_{};    // words of one page's written bits, by part
     std::vector<std::uint64_t> plane_word_;  // of each plane's first pair
 };
 

@@ -34,7 +34,8 @@ fmt::Slab SlabTable::get(std::uint64_t slab) const noexcept {
 }
 
 std::uint64_t SlabTable::find(std::uint64_t n) noexcept {
-    if (n == 0 || n > free_) return kNone;
+    if (n == 0 || n > free_)
+        return kNone;
     // Next fit: from where the last run ended, then once more from the start.
     for (int pass = 0; pass < 2; ++pass) {
         std::uint64_t run = 0;

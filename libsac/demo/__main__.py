@@ -21,12 +21,16 @@ PAGE_TOKENS = 64
 TOP_K = 2048
 
 
-def content(plane: int, layer: int, tokens: NDArray[np.int64], row_bytes: int) -> NDArray[np.uint8]:
+def content(
+    plane: int, layer: int, tokens: NDArray[np.int64], row_bytes: int
+) -> NDArray[np.uint8]:
     """The row of each token in a plane and layer, (k, row_bytes): a function of all of them,
     so that a wrong row, layer, plane or byte order is noticed."""
     words = -(-row_bytes // 8)
     column = np.arange(1, words + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    seed = (tokens.astype(np.uint64) << np.uint64(20)) + np.uint64(plane << 10) + np.uint64(layer)
+    seed = (
+        (tokens.astype(np.uint64) << np.uint64(20)) + np.uint64(plane << 10) + np.uint64(layer)
+    )
     mixed = (seed[:, None] + np.uint64(1)) * column[None, :]
     mixed ^= mixed >> np.uint64(29)
     return mixed.view(np.uint8)[:, :row_bytes]
@@ -82,8 +86,7 @@ def indexer_wrong(ns: libsac.Namespace, prefix: libsac.Prefix, layers: int) -> i
     return sum(
         int(
             np.count_nonzero(
-                prefix.gather("indexer", layer)
-                != content(1, layer, tokens, plane.row_bytes)
+                prefix.gather("indexer", layer) != content(1, layer, tokens, plane.row_bytes)
             )
         )
         for layer in range(layers)
@@ -92,7 +95,9 @@ def indexer_wrong(ns: libsac.Namespace, prefix: libsac.Prefix, layers: int) -> i
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m libsac.demo", description=__doc__)
-    parser.add_argument("--tokens", type=int, default=16384, help="prefix length (default 16384)")
+    parser.add_argument(
+        "--tokens", type=int, default=16384, help="prefix length (default 16384)"
+    )
     parser.add_argument("--layers", type=int, default=8, help="layers, 1 to 61 (default 8)")
     parser.add_argument("--steps", type=int, default=8, help="decode steps (default 8)")
     parser.add_argument("--path", help="keep the pool in this folder and find it again later")
@@ -128,7 +133,9 @@ def main() -> int:
         with ns.pin(keys) as prefix:
             pinned = time.perf_counter() - begin
             print(f"lookup     {hits} of {len(keys)} keys found in {looked * 1e6:.0f} us")
-            print(f"pin        {prefix.pages} pages, {prefix.tokens} tokens in {pinned * 1e6:.0f} us")
+            print(
+                f"pin        {prefix.pages} pages, {prefix.tokens} tokens in {pinned * 1e6:.0f} us"
+            )
             seconds, wrong = gather_and_check(ns, prefix, args.steps, args.layers)
             calls = args.steps * args.layers
             copied = ns.stats().bytes_gathered

@@ -33,7 +33,9 @@ LARGE = Layout([Plane("kv", range(2), 8192)], page_tokens=16)
 def page(key: bytes, plane: Plane, layer: int) -> Bytes:
     """(heads, rows, row_bytes): what the plane and layer of the page of this key hold."""
     size = plane.heads * plane.rows * plane.row_bytes
-    start = int.from_bytes(key[:8], "little") ^ zlib.crc32(f"{plane.name}.{layer}".encode()) << 20
+    start = (
+        int.from_bytes(key[:8], "little") ^ zlib.crc32(f"{plane.name}.{layer}".encode()) << 20
+    )
     words = np.arange(-(-size // 8), dtype=np.uint64) + np.uint64(start)
     words *= np.uint64(0x9E3779B97F4A7C15)
     words ^= words >> np.uint64(29)

@@ -17,13 +17,15 @@ namespace sac_py {
 namespace nb = nanobind;
 
 using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<2>>;
-using KeyArray = nb::ndarray<const std::uint8_t, nb::shape<-1, SAC_KEY_BYTES>, nb::c_contig, nb::device::cpu>;
+using KeyArray = nb::ndarray<const std::uint8_t, nb::shape<-1, SAC_KEY_BYTES>, nb::c_contig,
+                             nb::device::cpu>;
 using TokenArray = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // Raises the libsac error for a failed status; needs the GIL.
 void check(int status);
 // Raises the libsac error of that status.
-[[noreturn]] void raise(sac_status status, const std::string &object, const std::string &message);
+[[noreturn]] void raise(sac_status status, const std::string &object,
+                        const std::string &message);
 
 // Runs a native call without the GIL, then checks it.
 template <class Fn> void call(Fn &&fn) {
@@ -42,7 +44,8 @@ public:
     explicit Handle(std::shared_ptr<H> h) : held_(std::move(h)) {}
 
     std::shared_ptr<H> get(const char *what) const {
-        if (!held_) raise(SAC_E_CLOSED, what, std::string("the ") + what + " was closed");
+        if (!held_)
+            raise(SAC_E_CLOSED, what, std::string("the ") + what + " was closed");
         return held_;
     }
     bool closed() const noexcept { return !held_; }
@@ -85,7 +88,9 @@ struct Prefix {
     std::shared_ptr<sac_ns> ns;
 
     std::shared_ptr<const sac_prefix> get() const {
-        if (!held) raise(SAC_E_CLOSED, "prefix", "the prefix was closed; its pages are not pinned any more");
+        if (!held)
+            raise(SAC_E_CLOSED, "prefix",
+                  "the prefix was closed; its pages are not pinned any more");
         return held;
     }
 };

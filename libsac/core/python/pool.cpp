@@ -16,25 +16,30 @@
 namespace sac_py {
 namespace {
 
-using NativePlane = std::tuple<std::string, std::vector<std::uint32_t>, std::uint32_t, std::uint32_t,
+using NativePlane = std::tuple<std::string, std::vector<std::uint32_t>, std::uint32_t,
                                std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
-                               std::uint32_t, std::string>;
+                               std::uint32_t, std::uint32_t, std::string>;
 using NativeLayout = std::tuple<std::uint32_t, std::vector<NativePlane>>;
 
-template <std::size_t N> void put_text(char (&to)[N], const std::string &text, const char *what) {
+template <std::size_t N>
+void put_text(char (&to)[N], const std::string &text, const char *what) {
     if (text.size() >= N || text.find('\0') != std::string::npos)
-        raise(SAC_E_ARG, what, std::string(what) + " '" + text + "' has more than " + std::to_string(N - 1) + " bytes");
+        raise(SAC_E_ARG, what,
+              std::string(what) + " '" + text + "' has more than " + std::to_string(N - 1) +
+                  " bytes");
     std::memcpy(to, text.c_str(), text.size() + 1);
 }
 
 std::vector<sac_plane> planes_of(const NativeLayout &layout) {
     std::vector<sac_plane> out;
-    for (const auto &[name, layers, kind, group, heads, per_row, bytes, pitch, window, dtype] : std::get<1>(layout)) {
+    for (const auto &[name, layers, kind, group, heads, per_row, bytes, pitch, window, dtype] :
+         std::get<1>(layout)) {
         sac_plane p{};
         put_text(p.name, name, "plane name");
         put_text(p.dtype, dtype, "dtype");
         for (const std::uint32_t l : layers) {
-            if (l >= SAC_MAX_LAYERS) raise(SAC_E_LAYOUT, name, "plane '" + name + "': layers go from 0 to 511");
+            if (l >= SAC_MAX_LAYERS)
+                raise(SAC_E_LAYOUT, name, "plane '" + name + "': layers go from 0 to 511");
             p.layers[l / 64] |= std::uint64_t{1} << (l % 64);
         }
         p.kind = kind, p.group = group, p.heads = heads, p.tokens_per_row = per_row;
@@ -47,8 +52,10 @@ std::vector<sac_plane> planes_of(const NativeLayout &layout) {
 NativePlane native_plane(const sac_plane &p) {
     std::vector<std::uint32_t> layers;
     for (std::uint32_t l = 0; l < SAC_MAX_LAYERS; ++l)
-        if (p.layers[l / 64] >> (l % 64) & 1) layers.push_back(l);
-    return {p.name, layers, p.kind, p.group, p.heads, p.tokens_per_row, p.row_bytes, p.row_pitch, p.window_tokens, p.dtype};
+        if (p.layers[l / 64] >> (l % 64) & 1)
+            layers.push_back(l);
+    return {p.name,           layers,      p.kind,      p.group,         p.heads,
+            p.tokens_per_row, p.row_bytes, p.row_pitch, p.window_tokens, p.dtype};
 }
 
 nb::dict pool_info(const Pool &self) {
@@ -78,7 +85,8 @@ nb::dict ns_info(const Namespace &self) {
     d["page_tokens"] = i.page_tokens;
     d["body_bytes"] = i.geometry.body_bytes, d["tail_bytes"] = i.geometry.tail_bytes;
     d["tail_pages"] = i.geometry.tail_pages;
-    d["layout_hash"] = nb::bytes(reinterpret_cast<const char *>(i.geometry.hash), sizeof i.geometry.hash);
+    d["layout_hash"] =
+        nb::bytes(reinterpret_cast<const char *>(i.geometry.hash), sizeof i.geometry.hash);
     d["quota_bytes"] = i.max_bytes, d["assigned_bytes"] = i.assigned_bytes;
     d["index_bytes"] = i.index_bytes, d["capacity_pages"] = i.capacity_pages;
     return d;
@@ -90,9 +98,12 @@ nb::dict ns_stats(const Namespace &self) {
     call([&] { return sac_ns_get_stats(ns.get(), &s); });
     nb::dict d;
 #define SAC_FIELD(name) d[#name] = s.name
-    SAC_FIELD(pages), SAC_FIELD(tails), SAC_FIELD(reserved), SAC_FIELD(quarantined), SAC_FIELD(pinned);
-    SAC_FIELD(lookups), SAC_FIELD(hits), SAC_FIELD(commits), SAC_FIELD(duplicates), SAC_FIELD(aborts);
-    SAC_FIELD(evictions), SAC_FIELD(rows_gathered), SAC_FIELD(bytes_gathered), SAC_FIELD(bytes_written);
+    SAC_FIELD(pages), SAC_FIELD(tails), SAC_FIELD(reserved), SAC_FIELD(quarantined),
+        SAC_FIELD(pinned);
+    SAC_FIELD(lookups), SAC_FIELD(hits), SAC_FIELD(commits), SAC_FIELD(duplicates),
+        SAC_FIELD(aborts);
+    SAC_FIELD(evictions), SAC_FIELD(rows_gathered), SAC_FIELD(bytes_gathered),
+        SAC_FIELD(bytes_written);
     SAC_FIELD(checks_failed);
 #undef SAC_FIELD
     return d;
@@ -109,8 +120,8 @@ nb::tuple ns_events(const Namespace &self, std::uint64_t next, std::uint64_t mos
     };
     for (std::uint64_t i = 0; i < count; ++i) {
         const sac_event &e = events[i];
-        out.append(nb::make_tuple(e.sequence, e.kind, e.part, e.handle.slot, e.handle.generation,
-                                  bytes(e.key), bytes(e.parent)));
+        out.append(nb::make_tuple(e.sequence, e.kind, e.part, e.handle.slot,
+                                  e.handle.generation, bytes(e.key), bytes(e.parent)));
     }
     return nb::make_tuple(next, lost, out);
 }
@@ -118,7 +129,8 @@ nb::tuple ns_events(const Namespace &self, std::uint64_t next, std::uint64_t mos
 std::shared_ptr<Namespace> open_namespace(const Pool &self, const std::string &name,
                                           const std::optional<NativeLayout> &layout,
                                           const std::string &model, std::uint32_t key_scheme,
-                                          std::uint64_t max_bytes, bool checksum, bool token_ids) {
+                                          std::uint64_t max_bytes, bool checksum,
+                                          bool token_ids) {
     const auto pool = self.get("pool");
     std::vector<sac_plane> planes;
     sac_layout native{sizeof(sac_layout), 0, 0, nullptr};
@@ -134,7 +146,8 @@ std::shared_ptr<Namespace> open_namespace(const Pool &self, const std::string &n
         native.planes = planes.data();
         o.layout = &native;
     }
-    if (name.find('\0') != std::string::npos) raise(SAC_E_ARG, "name", "a namespace's name holds no zero byte");
+    if (name.find('\0') != std::string::npos)
+        raise(SAC_E_ARG, "name", "a namespace's name holds no zero byte");
     sac_ns *ns = nullptr;
     call([&] { return sac_ns_open(pool.get(), name.c_str(), &o, &ns); });
     return std::make_shared<Namespace>(ns, sac_ns_close);
@@ -145,11 +158,16 @@ Bytes ns_keys(const Namespace &self, const TokenArray &tokens, const nb::bytes &
     const auto ns = self.get("namespace");
     sac_ns_info info{};
     check(sac_ns_get_info(ns.get(), &info));
-    if (parent && parent->size() != SAC_KEY_BYTES) raise(SAC_E_ARG, "parent", "a key has 32 bytes");
+    if (parent && parent->size() != SAC_KEY_BYTES)
+        raise(SAC_E_ARG, "parent", "a key has 32 bytes");
     const std::uint64_t count = tokens.size() / info.page_tokens;
     auto keys = std::make_unique<std::uint8_t[]>(count * SAC_KEY_BYTES + 1);
-    const auto *const above = parent ? reinterpret_cast<const std::uint8_t *>(parent->c_str()) : nullptr;
-    call([&] { return sac_keys(ns.get(), tokens.data(), tokens.size(), salt.c_str(), salt.size(), above, keys.get()); });
+    const auto *const above =
+        parent ? reinterpret_cast<const std::uint8_t *>(parent->c_str()) : nullptr;
+    call([&] {
+        return sac_keys(ns.get(), tokens.data(), tokens.size(), salt.c_str(), salt.size(),
+                        above, keys.get());
+    });
     return make_keys(std::move(keys), count);
 }
 
@@ -180,13 +198,15 @@ void bind_pool(nb::module_ &m) {
                  const auto pool = self.get("pool");
                  std::uint64_t count = 0;
                  std::vector<char> names;
-                 for (std::uint64_t room = ~std::uint64_t{0}; room < count || room == ~std::uint64_t{0};) {
+                 for (std::uint64_t room = ~std::uint64_t{0};
+                      room < count || room == ~std::uint64_t{0};) {
                      room = count;
                      names.resize(count * SAC_NAME_BYTES + 1);
                      call([&] { return sac_pool_list(pool.get(), names.data(), &count); });
                  }
                  std::vector<std::string> out;
-                 for (std::uint64_t i = 0; i < count; ++i) out.emplace_back(names.data() + i * SAC_NAME_BYTES);
+                 for (std::uint64_t i = 0; i < count; ++i)
+                     out.emplace_back(names.data() + i * SAC_NAME_BYTES);
                  return out;
              })
         .def("drop",
@@ -210,7 +230,8 @@ void bind_pool(nb::module_ &m) {
                  sac_ns_info i{};
                  check(sac_ns_get_info(ns.get(), &i));
                  std::vector<NativePlane> out;
-                 for (std::uint32_t p = 0; p < i.plane_count; ++p) out.push_back(native_plane(plane_of(ns.get(), p)));
+                 for (std::uint32_t p = 0; p < i.plane_count; ++p)
+                     out.push_back(native_plane(plane_of(ns.get(), p)));
                  return out;
              })
         .def("keys", ns_keys, nb::arg("tokens"), nb::arg("salt"), nb::arg("parent").none())
@@ -226,20 +247,25 @@ void bind_pool(nb::module_ &m) {
                  const auto ns = self.get("namespace");
                  const std::uint64_t n = keys.shape(0);
                  auto *const found = new bool[n + 1];
-                 const nb::capsule owner(found, [](void *p) noexcept { delete[] static_cast<bool *>(p); });
+                 const nb::capsule owner(
+                     found, [](void *p) noexcept { delete[] static_cast<bool *>(p); });
                  call([&] {
                      std::vector<sac_handle> handles(n);
-                     const int status = sac_lookup(ns.get(), keys.data(), n, handles.data(), nullptr);
-                     for (std::uint64_t i = 0; i < n; ++i) found[i] = handles[i].generation != 0;
+                     const int status =
+                         sac_lookup(ns.get(), keys.data(), n, handles.data(), nullptr);
+                     for (std::uint64_t i = 0; i < n; ++i)
+                         found[i] = handles[i].generation != 0;
                      return status;
                  });
-                 return nb::ndarray<nb::numpy, bool, nb::ndim<1>>(found, {static_cast<std::size_t>(n)}, owner);
+                 return nb::ndarray<nb::numpy, bool, nb::ndim<1>>(
+                     found, {static_cast<std::size_t>(n)}, owner);
              })
         .def("longest",
              [](const Namespace &self, const KeyArray &keys) {
                  const auto ns = self.get("namespace");
                  std::uint64_t pages = 0;
-                 call([&] { return sac_longest(ns.get(), keys.data(), keys.shape(0), &pages); });
+                 call(
+                     [&] { return sac_longest(ns.get(), keys.data(), keys.shape(0), &pages); });
                  return pages;
              })
         .def("evict",

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ending reservations: pages become visible, or their room free again.
+#include <cinttypes>
+#include <cstring>
+
+#include "control.hpp"
+#include "error.hpp"
+#include "stop.hpp"
+
+namespace sac {
+
+void CacheControl::abort(std::span<const Reservation> held) noexcept {
+    const std::lock_guard lock(mutex_);
+    for (const Reservation &r : held) {
+        const auto it = held_.find(r.slot);
+        if (it == held_.end() || it->second.token != r.token)
+            continue;
+        held_.erase(it);
+        ++stats_.aborts;
+        free_slot(r.slot, r.part);
+    }
+}
+
+void CacheControl::commit(std::span<CommitItem> items, PinTable *pins) {
+    bool lost = false;
+    {
+        const std::lock_guard lock(mutex_);
+        sweep(Clock::now());
+        for (const CommitItem &c : items) {
+            const auto it = held_.find(c.reservation.slot);
+            lost |= it == held_.end() || it->second.token != c.reservation.token ||
+                    it->second.expired;
+            const std::uint64_t at = page_offset(c.reservation.slot, c.reservation.part);
+            if (!lost)
+                media_.data().check_alive(at, geometry_.part_bytes[c.reservation.part]);
+        }
+        if (!lost)
+            for (CommitItem &c : items) {
+                SAC_STOP("commit.begin");
+                held_.erase(c.reservation.slot);
+                std::uint64_t word = 0;
+                const std::uint32_t first = index_.find(c.key, c.reservation.part, word);
+                c.duplicate = first != kNoSlot;
+                if (c.duplicate) {
+                    free_slot(c.reservation.slot, c.reservation.part);
+                    c.reservation.slot = first;
+                    c.reservation.generation = word & Record::kGeneration;
+                    ++stats_.duplicates;
+                } else {
+                    publish(c);
+                }
+                if (pins)
+                    pins->pin(c.reservation.slot);
+                SAC_STOP("commit.end");
+            }
+    }
+    if (!lost)
+        return;
+    for (const CommitItem &c : items)
+        abort({&c.reservation, 1});
+    throw Error(SAC_E_RESERVATION, block_.name,
+                format("namespace '%s': the reservation of %zu pages has expired or was ended; "
+                       "nothing was committed. Write faster, or ask for a longer deadline.",
+                       block_.name, items.size()));
+}
+
+void CacheControl::publish(const CommitItem &c) noexcept {
+    const Reservation &r = c.reservation;
+    fmt::PageHeader h{};
+    h.generation = r.generation;
+    h.state = fmt::kCommitted;
+    h.part = r.part;
+    std::memcpy(h.key, c.key.w, sizeof h.key);
+    std::memcpy(h.parent, c.parent.w, sizeof h.parent);
+    h.slot = r.slot;
+    if (block_.flags & SAC_NS_DATA_CHECKSUM)
+        h.flags |= fmt::kHasDataCrc, h.data_crc = c.data_crc;
+    if (c.tokens)
+        h.flags |= fmt::kHasTokens;
+    write_header(r.slot, h, c.tokens);
+    SAC_STOP("commit.header");
+
+    Record &record = index_.record(r.slot);
+    record.stamp = ++clock_;
+    record.parent = kNoSlot, record.children = 0;
+    if (r.part == kBodyPart)
+        link_parent(r.slot, c.parent);
+    index_.insert(r.slot, c.key, r.generation | (r.part == kTailPart ? Record::kTailBit : 0));
+    policy_[r.part]->add(r.slot);
+    ++committed_[r.part];
+    ++stats_.commits;
+    event(SAC_EVENT_STORED, r.slot, r.part, r.generation, h.key, h.parent);
+}
+
+void CacheControl::link_parent(std::uint32_t slot, const Key &parent) noexcept {
+    std::uint64_t word = 0;
+    const std::uint32_t p = parent.zero() ? kNoSlot : index_.find(parent, kBodyPart, word);
+    if (p == kNoSlot)
+        return;
+    index_.record(slot).parent = p;
+    if (index_.record(p).children++ == 0)
+        policy_[kBodyPart]->remove(p);
+}
+
+}  // namespace sac

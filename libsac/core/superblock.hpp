@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading and writing the two copies of a pool's superblock.
+#pragma once
+
+#include <string>
+
+#include "format.hpp"
+
+namespace sac {
+
+// The newer valid copy at the start of an extent. Throws Error(SAC_E_CORRUPT) or
+// Error(SAC_E_VERSION), naming the extent.
+fmt::Superblock read_superblock(const std::uint8_t *extent, const std::string &name);
+// Raises the sequence number and writes the older copy.
+void write_superblock(std::uint8_t *extent, fmt::Superblock &sb);
+
+// From the kernel: cryptographic random bytes, and the id of this boot. Throw Error.
+void random_bytes(void *out, std::size_t bytes);
+void read_boot_id(std::uint8_t out[16]);
+
+}  // namespace sac

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""README and docs say what is true: their Python runs, their commands work, their links lead
+somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import libsac
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+def prelude(page: str) -> dict[str, Any]:
+    """What a page's examples take as given."""
+    layout = libsac.Layout([libsac.Plane("k", [0], 64)], 16)
+    if page == "keys.md":
+        pool = libsac.embedded("4M")
+        return {
+            "ns": pool.namespace("n", layout),
+            "tokens": range(100),
+            "next_tokens": range(50),
+        }
+    if page == "layouts.md":
+        layout.to_json("layout.json")
+        config = {
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "hidden_size": 64,
+            "torch_dtype": "bfloat16",
+        }
+        return {"model": types.SimpleNamespace(config=config)}
+    return {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scope = prelude(page.name)
+    for block in blocks(page, "python"):
+        exec(compile(block.replace("/tmp/", f"{tmp_path}/"), page.name, "exec"), scope)
+
+
+def test_readme_example_twice_in_one_process() -> None:
+    example = blocks(ROOT / "README.md", "python")[0]
+    seen = []
+    for _ in range(2):
+        scope: dict[str, np.ndarray] = {}
+        exec(compile(example, "README.md", "exec"), scope)  # type: ignore[arg-type]
+        seen.append(scope["rows"].copy())
+    assert seen[0].shape == (4, 1152)
+    assert seen[0].dtype == np.uint8
+    assert (seen[0] == seen[1]).all()
+    assert (seen[0][0] == seen[0][3]).all()
+
+
+def test_readme_example_in_two_processes() -> None:
+    example = blocks(ROOT / "README.md", "python")[0] + "\nprint(rows.tobytes().hex())\n"
+    runs = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", example], capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    ]
+    assert runs[0].stdout == runs[1].stdout
+    assert len(runs[0].stdout.strip()) == 4 * 1152 * 2
+
+
+def commands() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for block in blocks(page, "sh"):
+            joined = block.replace("\\\n", " ")
+            found += [(page.name, line) for line in joined.splitlines() if line.strip()]
+    return found
+
+
+# What a test of its own runs, and where.
+ELSEWHERE = {
+    "pip install .": "tests/unit/test_packaging.py",
+    "pip install 'libsac[llm]'": "tests/system/test_demo_llm.py",
+    ".ci/run": "CI itself",
+}
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_commands(page: str, line: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    line = line.split("  #")[0].strip()
+    if line in ELSEWHERE:
+        return
+    env = os.environ | {"PYTHONSAFEPATH": "1"}
+    env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
+    if re.fullmatch(r"make( [a-zA-Z_-]+(=\S+)?)*", line):
+        # The targets themselves run this test: here only that make knows what to do.
+        subprocess.run(
+            [*line.split(), "-n"], cwd=ROOT, env=env, check=True, capture_output=True
+        )
+        return
+    work = (
+        tmp_path_factory.getbasetemp() / "commands"
+    )  # one page's commands build on each other
+    work.mkdir(exist_ok=True)
+    for name in ("tests", "libsac", "benchmarks"):
+        link = work / name
+        if not link.exists():
+            shutil.copytree(
+                ROOT / name, link, ignore=shutil.ignore_patterns("__pycache__", "core", "*.so*")
+            )
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=work, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{page}: {line}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
