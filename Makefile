@@ -25,7 +25,7 @@ SANITIZER_ENV := ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_chec
 	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
 
-NATIVE_FILES = $(shell find libsac tests -name '*.[ch]pp' -o -name '*.[ch]')
+NATIVE_FILES = $(shell find libsac tests benchmarks -name '*.[ch]pp' -o -name '*.[ch]')
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -170,7 +170,7 @@ stubs: install $(BIN)/.stamp-lint  ## Write libsac/_core.pyi from the built modu
 # ------------------------------------------------------------------------ packages
 
 sdist: need-python $(BIN)/.stamp-venv  ## dist/libsac-*.tar.gz
-	@$(PIP) install build
+	@$(PIP) install -c requirements/test.txt build
 	@$(BIN)/python -m build --no-isolation --sdist
 
 wheel: need-build $(BIN)/.stamp-wheel  ## dist/libsac-*.whl

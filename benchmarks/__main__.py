@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 
 import pages
 from common import Section, machine
@@ -32,10 +33,10 @@ def main() -> int:
     args = parser.parse_args()
     print(machine())
     print(time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()))
-    works = {
+    works: dict[str, Callable[[], Section]] = {
         "gather": lambda: gather(args.gib, args.repeats),
         "lookup": lambda: pages.lookup_and_pin(args.pages, args.repeats),
-        "put": lambda: pages.put(args.repeats),
+        "put": pages.put,
         "recovery": lambda: pages.recovery(args.pages, 5),
     }
     missed = 0

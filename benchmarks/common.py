@@ -153,4 +153,5 @@ def machine() -> str:
             model = line.split(":", 1)[1].strip()
             break
     cores = len(os.sched_getaffinity(0))
-    return f"{model}, {cores} cores, Linux {platform.release()}, Python {platform.python_version()}"
+    system = f"Linux {platform.release()}, Python {platform.python_version()}"
+    return f"{model}, {cores} cores, {system}"

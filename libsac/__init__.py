@@ -4,6 +4,12 @@
 Begin with :func:`embedded`; README.md shows the way from a layout to gathered rows.
 """
 
+from pkgutil import extend_path
+
+# In the root of the sources this folder hides the installed package, which has the native
+# module: look there too, so that the README's commands work where they are read.
+__path__ = extend_path(__path__, __name__)
+
 from libsac import errors
 from libsac._core import version as _version
 from libsac.events import Events, PageEvent

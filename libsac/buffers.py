@@ -53,9 +53,7 @@ def index_array(index: Any, what: str) -> NDArray[Any]:
             ) from error
     if index.dtype in (np.int32, np.int64):
         pass
-    elif index.dtype.kind in "iu" and index.dtype != np.uint64:
-        index = index.astype(np.int64)
-    elif index.size == 0:
+    elif (index.dtype.kind in "iu" and index.dtype != np.uint64) or index.size == 0:
         index = index.astype(np.int64)
     else:
         raise ArgumentError(
@@ -63,7 +61,8 @@ def index_array(index: Any, what: str) -> NDArray[Any]:
         )
     if index.ndim and index.shape[-1] > 1 and index.strides[-1] != index.itemsize:
         index = np.ascontiguousarray(index)
-    return index
+    array: NDArray[Any] = index
+    return array
 
 
 def allocate(shape: tuple[int, ...], like: Any) -> Any:

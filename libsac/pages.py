@@ -180,8 +180,11 @@ class _Reader(_Closing):
         """
         number = self._ns._plane(plane)
         page, layer = unsigned(page, "page"), unsigned(layer, "layer")
-        array: NDArray[np.uint8] = self._prefix().view(page, number, layer)
-        return array if self._ns.layout.planes[number].heads > 1 else array[0]
+        array: Any = self._prefix().view(page, number, layer)
+        rows: NDArray[np.uint8] = (
+            array if self._ns.layout.planes[number].heads > 1 else array[0]
+        )
+        return rows
 
 
 class Prefix(_Reader):
@@ -217,7 +220,9 @@ class Put(_Closing):
         self._ns = ns
         self._ended = False
         self.missing: NDArray[np.int64] = native.missing(0)
-        self.missing_tails: NDArray[np.int64] = native.missing(1)
+        self.missing_tails: NDArray[np.int64] = (
+            native.missing(1) if ns._has_tail else np.empty(0, np.int64)
+        )
 
     def write(
         self, plane: str, layer: int, rows: Any, *, first: int = 0, threads: int = 1
@@ -243,8 +248,11 @@ class Put(_Closing):
         row_bytes). It counts as written. Do not write after commit."""
         number = self._ns._plane(plane)
         page, layer = unsigned(page, "page"), unsigned(layer, "layer")
-        array: NDArray[np.uint8] = self._native.view(page, number, layer)
-        return array if self._ns.layout.planes[number].heads > 1 else array[0]
+        array: Any = self._native.view(page, number, layer)
+        rows: NDArray[np.uint8] = (
+            array if self._ns.layout.planes[number].heads > 1 else array[0]
+        )
+        return rows
 
     def commit(self) -> int:
         """Makes the pages visible, all planes at once; how many this put brought.
@@ -307,12 +315,15 @@ class Sequence(_Reader):
         self._last = first
         return int(first)
 
-    def write(self, plane: str, layer: int, rows: Any, *, start: int | None = None) -> None:
+    def write(
+        self, plane: str, layer: int, rows: Any, *, start: int | None = None, threads: int = 1
+    ) -> None:
         """Copies rows of a plane and layer: (n, row), or (heads, n, row).
 
         start: row number of the first; None: the row of the first token of the last
         extend(). Rows of window and state planes that lie in pages without a tail are not
-        kept. A row may be written again until its page is committed.
+        kept. A row may be written again until its page is committed. threads: 0 chooses by
+        size; else at most that many.
         """
         number = self._ns._plane(plane)
         spec = self._ns.layout.planes[number]
@@ -323,7 +334,9 @@ class Sequence(_Reader):
             start = self._last // per_row
         if start < 0:
             raise ArgumentError(f"start is {start}; rows are counted from 0")
-        self._native.write(number, unsigned(layer, "layer"), rows, start)
+        self._native.write(
+            number, unsigned(layer, "layer"), rows, start, unsigned(threads, "threads")
+        )
 
     def flush(self) -> int:
         """Commits pages that are full of tokens and rows; returns how many."""

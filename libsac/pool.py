@@ -150,7 +150,7 @@ class Pool:
         return sorted(self._native.names())
 
     def drop(self, name: str) -> None:
-        """Removes a namespace with all its pages; its memory is scrubbed before another gets it.
+        """Removes a namespace with its pages. Its memory is scrubbed before another gets it.
 
         Raises NotFoundError, and BusyError while a page of it is pinned or being written.
         """

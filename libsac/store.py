@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence as Many
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +99,7 @@ class Namespace:
         self._name = str(info["name"])
         self._token_ids = bool(info["token_ids"])
         self.layout = Layout._from_native(int(info["page_tokens"]), native.planes())
+        self._has_tail = self.layout.tail_bytes > 0
         self._numbers = {plane.name: i for i, plane in enumerate(self.layout.planes)}
 
     @property

@@ -94,14 +94,15 @@ int sac_prefix_view(const sac_prefix *prefix, uint64_t page, uint32_t plane, uin
         const std::uint64_t offset = g.offset(plane, layer);
         const sac::PlaneGeometry &at = g.at[plane];
         const std::uint8_t *const base =
-            (page + 1) * at.rows <= p.rows(plane, layer) ? p.addresses(at.part)[page] : nullptr;
+            page < p.settled() ? p.addresses(at.part)[page] : nullptr;
         if (!base)
             throw sac::Error(
                 SAC_E_RANGE, g.planes[plane].name,
                 sac::format("page %" PRIu64
                             " of plane '%s' cannot be viewed: the prefix has %" PRIu64
-                            " pages, window and state planes their last ones only",
-                            page, g.planes[plane].name, p.pages()));
+                            " committed pages, window and state planes their last ones only",
+                            page, g.planes[plane].name, p.settled()));
+        p.viewed(page, at.part);
         *bytes = at.layer_stride;
         *rows = base + offset;
         p.ns().media().data().check_alive(

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ending reservations: pages become visible, or their room free again.
-#include <cinttypes>
 #include <cstring>
 
 #include "control.hpp"
@@ -22,46 +21,48 @@ void CacheControl::abort(std::span<const Reservation> held) noexcept {
 }
 
 void CacheControl::commit(std::span<CommitItem> items, PinTable *pins) {
-    bool lost = false;
-    {
-        const std::lock_guard lock(mutex_);
-        sweep(Clock::now());
-        for (const CommitItem &c : items) {
-            const auto it = held_.find(c.reservation.slot);
-            lost |= it == held_.end() || it->second.token != c.reservation.token ||
-                    it->second.expired;
-            const std::uint64_t at = page_offset(c.reservation.slot, c.reservation.part);
-            if (!lost)
-                media_.data().check_alive(at, geometry_.part_bytes[c.reservation.part]);
-        }
-        if (!lost)
-            for (CommitItem &c : items) {
-                SAC_STOP("commit.begin");
-                held_.erase(c.reservation.slot);
-                std::uint64_t word = 0;
-                const std::uint32_t first = index_.find(c.key, c.reservation.part, word);
-                c.duplicate = first != kNoSlot;
-                if (c.duplicate) {
-                    free_slot(c.reservation.slot, c.reservation.part);
-                    c.reservation.slot = first;
-                    c.reservation.generation = word & Record::kGeneration;
-                    ++stats_.duplicates;
-                } else {
-                    publish(c);
-                }
-                if (pins)
-                    pins->pin(c.reservation.slot);
-                SAC_STOP("commit.end");
-            }
-    }
-    if (!lost)
-        return;
-    for (const CommitItem &c : items)
-        abort({&c.reservation, 1});
-    throw Error(SAC_E_RESERVATION, block_.name,
-                format("namespace '%s': the reservation of %zu pages has expired or was ended; "
-                       "nothing was committed. Write faster, or ask for a longer deadline.",
+    const std::lock_guard lock(mutex_);
+    sweep(Clock::now());
+    for (const CommitItem &c : items) {
+        const Reservation &r = c.reservation;
+        const auto it = held_.find(r.slot);
+        if (it == held_.end() || it->second.token != r.token || it->second.expired)
+            throw Error(
+                SAC_E_RESERVATION, block_.name,
+                format("namespace '%s': the reservation of %zu pages has expired or was "
+                       "ended; nothing was committed. Write faster, or ask for a longer "
+                       "deadline.",
                        block_.name, items.size()));
+        media_.data().check_alive(page_offset(r.slot, r.part), geometry_.part_bytes[r.part]);
+        check_header(r.slot);
+    }
+    for (CommitItem &c : items) {
+        SAC_STOP("commit.begin");
+        held_.erase(c.reservation.slot);
+        std::uint64_t word = 0;
+        const std::uint32_t first = index_.find(c.key, c.reservation.part, word);
+        c.duplicate = first != kNoSlot;
+        if (c.duplicate) {
+            free_slot(c.reservation.slot, c.reservation.part);
+            c.reservation.slot = first;
+            c.reservation.generation = word & Record::kGeneration;
+            ++stats_.duplicates;
+        } else {
+            publish(c);
+        }
+        if (pins)
+            pins->pin(c.reservation.slot);
+        SAC_STOP("commit.end");
+    }
+}
+
+// Throws Error(SAC_E_MEDIA) if the memory of the slot's header has died.
+void CacheControl::check_header(std::uint32_t slot) const {
+    auto *const at = reinterpret_cast<std::uint8_t *>(header(slot));
+    // Touched first: where nobody looked yet, nobody knows.
+    (void)*static_cast<volatile std::uint8_t *>(at);
+    media_.meta().check_alive(static_cast<std::uint64_t>(at - media_.meta().data()),
+                              block_.header_pitch);
 }
 
 void CacheControl::publish(const CommitItem &c) noexcept {

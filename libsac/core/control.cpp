@@ -3,8 +3,6 @@
 // recover.cpp reads them back.
 #include "control.hpp"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
@@ -92,7 +90,13 @@ void CacheControl::add_chunk(std::uint64_t position, std::uint32_t part, std::ui
 
 bool CacheControl::grow(std::uint32_t part) {
     const Shape &shape = shape_[part];
-    if (assigned_slabs_ + shape.slabs > max_slabs_)
+    // Room for the first chunk of the other part, or it would never get any: a chunk stays
+    // what it is.
+    const std::uint32_t other = part == kBodyPart ? kTailPart : kBodyPart;
+    const std::uint64_t need_slabs =
+        shape.slabs + (slots_[other] == 0 ? std::uint64_t{shape_[other].slabs} : 0);
+    if (assigned_slabs_ + need_slabs > max_slabs_ ||
+        media_.free_bytes() / fmt::kDataSlab < need_slabs)
         return false;
     while (next_chunk_ < chunk_part_.size() && chunk_part_[next_chunk_] != kNoChunk)
         ++next_chunk_;
@@ -129,10 +133,15 @@ void CacheControl::free_slot(std::uint32_t slot, std::uint32_t part) noexcept {
             return;
         }
     }
+    free_[part].push_back(slot);
+}
+
+// Not while a reader who pinned the page before it was forced out may be at it.
+void CacheControl::free_unread(std::uint32_t slot, std::uint32_t part) noexcept {
     if (pinned(slot))
         limbo_.push_back(slot);
     else
-        free_[part].push_back(slot);
+        free_slot(slot, part);
 }
 
 bool CacheControl::pinned(std::uint32_t slot) const noexcept {
@@ -162,84 +171,7 @@ void CacheControl::sweep(Clock::time_point now) noexcept {
     std::vector<std::uint32_t> waiting;
     waiting.swap(limbo_);
     for (const std::uint32_t slot : waiting)
-        free_slot(slot, chunk_part_[slot / block_.chunk_slots]);
-}
-
-std::uint64_t CacheControl::random_token() {
-    if (tokens_.empty()) {
-        tokens_.resize(32);  // getrandom gives 256 bytes at once without a short read
-        if (getrandom(tokens_.data(), 256, 0) != 256)
-            tokens_.clear(), throw_errno("getrandom", "cannot draw a reservation's token");
-    }
-    const std::uint64_t t = tokens_.back();
-    tokens_.pop_back();
-    return t;
-}
-
-void CacheControl::no_space(std::uint64_t bodies, std::uint64_t tails) const {
-    std::uint64_t pins = 0, expired = 0;
-    for (const PinTable *t : pins_)
-        pins += t->pinned_slots();
-    for (const auto &[slot, held] : held_)
-        expired += held.expired;
-    std::string why = format("namespace '%s': no space for %" PRIu64 " pages and %" PRIu64
-                             " tails: of %" PRIu64 " MiB held, %" PRIu64
-                             " pages are pinned, %zu are being written (%" PRIu64
-                             " of them past their deadline), %" PRIu64 " lie on dead memory. ",
-                             block_.name, bodies, tails, assigned_slabs_ * fmt::kDataSlab >> 20,
-                             pins, held_.size(), expired, dead_slots_);
-    if (metadata_full_)
-        why += "The pool's metadata is full: create it with more metadata_bytes.";
-    else if (assigned_slabs_ + std::max(1u, shape_[0].slabs) > max_slabs_ &&
-             block_.max_bytes != 0)
-        why += "The namespace is at its quota: end pins, wait with a time-out, or raise the "
-               "quota.";
-    else
-        why += "The pool is full: end pins, wait with a time-out, or make the pool larger.";
-    throw Error(SAC_E_NO_SPACE, block_.name, why);
-}
-
-std::vector<Reservation> CacheControl::reserve(std::uint64_t bodies, std::uint64_t tails,
-                                               Clock::time_point deadline) {
-    const std::lock_guard lock(mutex_);
-    SAC_STOP("reserve.begin");
-    sweep(Clock::now());
-    const std::array<std::uint64_t, 2> want{bodies, tails};
-    std::vector<Reservation> out;
-    out.reserve(bodies + tails);
-    held_.reserve(held_.size() + bodies + tails);
-    for (const std::uint32_t part : {kBodyPart, kTailPart}) {
-        if (want[part] == 0)
-            continue;
-        while (free_[part].size() < want[part] && grow(part)) {
-        }
-        const std::uint64_t have = free_[part].size();
-        // A put that can never fit must not empty the cache first.
-        if (have < want[part] &&
-            (want[part] - have > committed_[part] ||
-             (evict_part(part, want[part] - have), free_[part].size() < want[part])))
-            no_space(bodies, tails);
-    }
-    for (const std::uint32_t part : {kBodyPart, kTailPart})
-        for (std::uint64_t i = 0; i < want[part]; ++i)
-            out.push_back({0, part, media_.generation(), random_token()});
-    for (Reservation &r : out) {  // nothing fails from here on
-        r.slot = free_[r.part].back();
-        free_[r.part].pop_back();
-        held_.emplace(r.slot, Held{r.token, r.generation, deadline, false});
-    }
-    next_deadline_ = std::min(next_deadline_, deadline);
-    SAC_STOP("reserve.end");
-    return out;
-}
-
-void CacheControl::renew(std::span<const Reservation> held, Clock::time_point deadline) {
-    const std::lock_guard lock(mutex_);
-    for (const Reservation &r : held) {
-        const auto it = held_.find(r.slot);
-        if (it != held_.end() && it->second.token == r.token && !it->second.expired)
-            it->second.deadline = deadline;
-    }
+        free_unread(slot, chunk_part_[slot / block_.chunk_slots]);
 }
 
 // ---- what others may know -------------------------------------------------------------
@@ -295,11 +227,12 @@ std::uint64_t CacheControl::assigned_bytes() const {
     return assigned_slabs_ * fmt::kDataSlab;
 }
 
-std::uint64_t CacheControl::in_use() const {
+std::uint64_t CacheControl::retire() {
     const std::lock_guard lock(mutex_);
     std::uint64_t n = held_.size();
     for (const PinTable *t : pins_)
         n += t->pinned_slots();
+    retired_ = n == 0;
     return n;
 }
 

@@ -55,7 +55,8 @@ public:
                                      Clock::time_point deadline);
     void renew(std::span<const Reservation> held, Clock::time_point deadline);
     // Ends the reservations; throws Error(SAC_E_RESERVATION) before anything is visible if
-    // one of them is not valid any more (all of them are then given up).
+    // one of them is not valid any more. Their slots stay with the writer, who may still be
+    // writing, until it aborts.
     // With pins, each page is pinned there as it becomes visible.
     void commit(std::span<CommitItem> items, PinTable *pins = nullptr);
     void abort(std::span<const Reservation> held) noexcept;
@@ -70,8 +71,9 @@ public:
     void events(std::uint64_t &next, sac_event *out, std::uint64_t &count, std::uint64_t &lost);
     void fill(sac_ns_stats &out) const;
     std::uint64_t assigned_bytes() const;
-    // Pinned or reserved parts; 0: the namespace can be dropped.
-    std::uint64_t in_use() const;
+    // Pinned or reserved parts. 0: from now on nothing is reserved, evicted or checked, so that
+    // the slabs can be given to others.
+    std::uint64_t retire();
 
 private:
     struct Held {
@@ -94,9 +96,12 @@ private:
                       const std::uint32_t *tokens) noexcept;
     void clear_header(std::uint32_t slot, std::uint64_t generation) noexcept;
 
+    void check_header(std::uint32_t slot) const;
     bool grow(std::uint32_t part);
     void add_chunk(std::uint64_t position, std::uint32_t part, std::uint64_t offset);
+    // A pin of a reader who came too late for the page does not matter: it looks, and unpins.
     void free_slot(std::uint32_t slot, std::uint32_t part) noexcept;
+    void free_unread(std::uint32_t slot, std::uint32_t part) noexcept;
     bool pinned(std::uint32_t slot) const noexcept;
     void sweep(Clock::time_point now) noexcept;
     void drain() noexcept;
@@ -137,7 +142,7 @@ private:
     Clock::time_point next_deadline_ = Clock::time_point::max();
     std::uint64_t assigned_slabs_ = 0, next_chunk_ = 0, clock_ = 0, dead_slots_ = 0,
                   faults_seen_ = 0;
-    bool metadata_full_ = false;
+    bool metadata_full_ = false, retired_ = false;
     std::atomic<std::uint64_t> forced_{0};
     std::vector<std::uint64_t> tokens_;
     std::vector<sac_event> ring_;

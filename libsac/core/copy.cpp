@@ -41,7 +41,10 @@ namespace {
 // How much is on its way from memory before it is copied: by measurement, 6 KiB or more of
 // random rows, and more of longer ones. Of small rows more than 16 to 32 bring nothing.
 constexpr std::size_t kAheadBytes = 32768, kAheadLeast = 6, kAheadMost = 32;
-constexpr std::size_t kStreamBytes = std::size_t{1} << 20;
+constexpr std::size_t kStreamBytes = std::size_t{1} << 20, kStreamBytesAsked = 4096;
+// From here on the loop is better than memcpy, which takes twice as long where source and
+// target are not aligned alike (rep movsb, Zen 4): numpy's arrays begin at 16 past a page.
+constexpr std::size_t kLoopBytes = 2048;
 
 struct Isa {
     const char *name;
@@ -108,12 +111,16 @@ void copy_rows(const RowCopy &job) noexcept {
     isa().rows(job, std::clamp(kAheadBytes / job.row_bytes, kAheadLeast, kAheadMost));
 }
 
-void copy_bytes(void *dst, const void *src, std::size_t bytes) noexcept {
-    if (const kernels::Stream stream = isa().stream;
-        stream != nullptr && bytes >= kStreamBytes) {
-        stream(static_cast<std::uint8_t *>(dst), static_cast<const std::uint8_t *>(src), bytes);
+void copy_bytes(void *dst, const void *src, std::size_t bytes, bool stream) noexcept {
+    auto *const to = static_cast<std::uint8_t *>(dst);
+    const auto *const from = static_cast<const std::uint8_t *>(src);
+    const Isa &now = isa();
+    if (now.stream != nullptr && bytes >= (stream ? kStreamBytesAsked : kStreamBytes)) {
+        now.stream(to, from, bytes);
+    } else if (now.stream != nullptr && bytes >= kLoopBytes) {
+        now.rows({&from, 1, bytes, to, bytes, false}, kAheadLeast);
     } else if (bytes > 0) {
-        std::memcpy(dst, src, bytes);
+        std::memcpy(to, from, bytes);
     }
 }
 

@@ -20,8 +20,9 @@ struct RowCopy {
 // Returns with all stores globally visible (fence after streaming stores).
 void copy_rows(const RowCopy &job) noexcept;
 
-// One contiguous piece; as fast as memcpy, streaming from 1 MiB on.
-void copy_bytes(void *dst, const void *src, std::size_t bytes) noexcept;
+// One contiguous piece. Streaming stores from 1 MiB on; with stream, which is for targets
+// that are not read soon, already from 4 KiB on. Fenced as copy_rows.
+void copy_bytes(void *dst, const void *src, std::size_t bytes, bool stream = false) noexcept;
 
 // "avx512", "avx2", "sse2" or "generic". SAC_ISA in the environment picks a lesser one.
 const char *copy_isa() noexcept;

@@ -178,10 +178,13 @@ std::shared_ptr<Pool> create_files(const sac_pool_options &o, const std::string 
     // meta.new comes first and becomes meta last: without meta there is no pool, and only
     // beside meta.new may data files be overwritten.
     const std::string path = dir + "/meta", unfinished = dir + "/meta.new";
-    if (access(unfinished.c_str(), F_OK) != 0 && access(data_path(dir, 0).c_str(), F_OK) == 0)
-        throw Error(SAC_E_EXISTS, dir,
-                    dir +
-                        " holds a file data.0 that belongs to no pool; give another directory");
+    for (std::size_t i = 0; i < fmt::kMaxExtents && access(unfinished.c_str(), F_OK) != 0; ++i)
+        if (access(data_path(dir, i).c_str(), F_OK) == 0)
+            throw Error(
+                SAC_E_EXISTS, dir,
+                format(
+                    "%s holds a file data.%zu that belongs to no pool; give another directory",
+                    dir.c_str(), i));
     std::vector<std::string> made;
     const auto make = [&](const std::string &file, std::uint64_t bytes) {
         const int fd =
@@ -197,6 +200,9 @@ std::shared_ptr<Pool> create_files(const sac_pool_options &o, const std::string 
         std::vector<Extent> data;
         for (std::size_t i = 0; i < p.data.size(); ++i)
             data.push_back(make(data_path(dir, i), p.data[i]));
+        // Of an unfinished pool that had more extents: they would be taken for this one's.
+        for (std::size_t i = p.data.size(); i < fmt::kMaxExtents; ++i)
+            unlink(data_path(dir, i).c_str());
         SAC_STOP("create.files");
         auto pool = finish(std::move(meta), std::move(data), true, o.flags & SAC_POOL_PREFAULT,
                            std::move(lock));
@@ -205,8 +211,9 @@ std::shared_ptr<Pool> create_files(const sac_pool_options &o, const std::string 
             throw_errno(path, "cannot put the metadata in place");
         return pool;
     } catch (...) {
-        for (const std::string &file : made)
-            unlink(file.c_str());
+        // meta.new last: it says that the data files are nobody's.
+        for (auto file = made.rbegin(); file != made.rend(); ++file)
+            unlink(file->c_str());
         throw;
     }
 }

@@ -109,11 +109,13 @@ void CacheControl::force_out(std::uint32_t slot, std::uint32_t part) noexcept {
         policy_[part]->add(slot);  // take_out expects a leaf in the policy
     take_out(slot, part, media_.generation());
     forced_.fetch_add(1, std::memory_order_acq_rel);
-    free_slot(slot, part);
+    free_unread(slot, part);
 }
 
 std::uint64_t CacheControl::evict(std::uint64_t count) {
     const std::lock_guard lock(mutex_);
+    if (retired_)
+        return 0;
     sweep(Clock::now());
     std::uint64_t n = evict_part(kBodyPart, count);
     if (n < count && geometry_.has_tail())
@@ -124,7 +126,7 @@ std::uint64_t CacheControl::evict(std::uint64_t count) {
 void CacheControl::drop_dead() {
     const std::lock_guard lock(mutex_);
     const FaultGuard &guard = media_.data().guard();
-    if (guard.faults() == faults_seen_)
+    if (retired_ || guard.faults() == faults_seen_)
         return;
     faults_seen_ = guard.faults();
     each_slot([&](std::uint32_t slot, std::uint32_t part) {
@@ -140,6 +142,8 @@ void CacheControl::verify(std::uint64_t &checked, std::uint64_t &dropped) {
     for (std::uint64_t chunk = 0; chunk < chunk_part_.size(); ++chunk) {
         const std::lock_guard lock(mutex_);
         const std::uint8_t part = chunk_part_[chunk];
+        if (retired_)
+            return;
         if (part == kNoChunk)
             continue;
         for (std::uint32_t i = 0; i < shape_[part].pages; ++i) {

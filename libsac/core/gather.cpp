@@ -143,7 +143,8 @@ void copy_range(std::span<const Job> jobs, std::uint64_t from, std::uint64_t to,
                 job->dst_pitch == job->row_bytes) {
                 // All rows of a page lie together.
                 n = std::min(end - from, job->rows_per_page - at % job->rows_per_page);
-                copy_bytes(dst, job->source(static_cast<std::int64_t>(at)), n * job->row_bytes);
+                copy_bytes(dst, job->source(static_cast<std::int64_t>(at)), n * job->row_bytes,
+                           stream);
             } else {
                 for (std::uint64_t i = 0; i < n; ++i)
                     src[i] = job->source(job->row(at + i));
@@ -166,15 +167,6 @@ std::uint64_t find_dead(const Mapping &data, std::span<const Job> jobs, std::uin
                 return n;
         }
     return jobs.size();
-}
-
-unsigned choose_threads(std::uint32_t asked, std::uint64_t bytes) {
-    if (asked != 0)
-        return asked;
-    // A core is left to what runs beside; a thread that gets under 256 KiB costs more than it
-    // brings.
-    const std::uint64_t most = std::min<std::uint64_t>(8, std::max(2u, usable_cores()) - 1);
-    return static_cast<unsigned>(std::clamp<std::uint64_t>(bytes >> 18, 1, most));
 }
 
 }  // namespace
@@ -217,7 +209,7 @@ void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t f
         p->check_current();
 
     const Mapping &data = ns.media().data();
-    const unsigned n = choose_threads(threads, bytes);
+    const unsigned n = copy_threads(threads, bytes);
     const bool stream = flags & SAC_GATHER_STREAM;
     if (n == 1) {
         copy_range(jobs, 0, rows, stream);

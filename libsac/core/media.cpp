@@ -10,25 +10,9 @@
 #include "superblock.hpp"
 
 namespace sac {
-namespace {
-
-constexpr std::uint64_t kGenerationStep = std::uint64_t{1} << 20;
-constexpr std::uint32_t kMetaExtent = UINT32_MAX;
-
-std::uint64_t slabs_for(std::uint64_t bytes) {
-    return (bytes + fmt::kMetaSlab - 1) / fmt::kMetaSlab;
-}
-
-[[noreturn]] void corrupt(const std::string &name, const std::string &what) {
-    throw Error(SAC_E_CORRUPT, name,
-                format("superblock of %s: %s. The pool cannot be trusted; create it anew.",
-                       name.c_str(), what.c_str()));
-}
-
-}  // namespace
 
 std::uint64_t Media::meta_bytes_needed(std::uint64_t data_bytes, std::uint32_t extents) {
-    const std::uint64_t tables = slabs_for(data_bytes / fmt::kDataSlab * 8) + extents;
+    const std::uint64_t tables = meta_slabs_for(data_bytes / fmt::kDataSlab * 8) + extents;
     return (1 + tables + 2) * fmt::kMetaSlab;
 }
 
@@ -56,13 +40,13 @@ void Media::create(Mapping &meta, Mapping &data) {
     sb.meta_slabs = m.bytes / fmt::kMetaSlab;
     std::uint64_t at = 1;
     sb.meta_table_offset = at * fmt::kMetaSlab;
-    at += slabs_for(sb.meta_slabs * 8);
+    at += meta_slabs_for(sb.meta_slabs * 8);
     for (std::uint32_t i = 0; i < sb.extent_count; ++i) {
         fmt::ExtentEntry &e = sb.extents[i];
         e.bytes = data.extents()[i].bytes;
         e.slab_count = e.bytes / fmt::kDataSlab;
         e.table_offset = at * fmt::kMetaSlab;
-        at += slabs_for(e.slab_count * 8);
+        at += meta_slabs_for(e.slab_count * 8);
     }
     if (at >= sb.meta_slabs)
         throw Error(SAC_E_ARG, m.name,
@@ -70,7 +54,7 @@ void Media::create(Mapping &meta, Mapping &data) {
                            " bytes is too small: the tables alone need %" PRIu64,
                            m.bytes, at * fmt::kMetaSlab));
     SlabTable meta_table(reinterpret_cast<std::uint64_t *>(meta.data() + sb.meta_table_offset),
-                         sb.meta_slabs, sb.pool, kMetaExtent, m.name);
+                         sb.meta_slabs, sb.pool, SlabTable::kMetaExtent, m.name);
     for (std::uint64_t i = 0; i < at; ++i)
         meta_table.set(i, {0, fmt::kSystem, i});
     for (std::uint32_t i = 0; i < sb.extent_count; ++i) {
@@ -98,80 +82,6 @@ Media::Media(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lo
     ++super_.incarnation;
     super_.generation_limit = first_generation_ + kGenerationStep;
     generation_limit_ = super_.generation_limit;
-}
-
-void Media::load() {
-    const Extent &m = meta_->extents().front();
-    if (m.bytes < 2 * fmt::kMetaSlab)
-        corrupt(m.name, format("the file has %" PRIu64 " bytes only", m.bytes));
-    super_ = read_superblock(meta_->data(), m.name);
-    if (super_.kind != fmt::kMetadata)
-        corrupt(m.name, "this is not a metadata extent");
-    if (super_.slab_bytes != fmt::kMetaSlab || super_.bytes > m.bytes ||
-        super_.meta_slabs > super_.bytes / fmt::kMetaSlab || super_.meta_slabs < 2)
-        corrupt(m.name, format("it describes %" PRIu64 " bytes, the extent has %" PRIu64,
-                               super_.bytes, m.bytes));
-    if (super_.extent_count != data_->extents().size())
-        corrupt(m.name, format("it names %u data extents, %zu are given", super_.extent_count,
-                               data_->extents().size()));
-    if (super_.generation_limit == 0 ||
-        super_.generation_limit > fmt::kGenerationMax - kGenerationStep)
-        corrupt(m.name, "its generation limit is not possible");
-    const auto table = [&](std::uint64_t offset, std::uint64_t count) {
-        if (offset % fmt::kMetaSlab != 0 || offset >= super_.bytes ||
-            count > super_.bytes / 8 || count * 8 > super_.bytes - offset)
-            corrupt(m.name,
-                    format("a slab table at %" PRIu64 " lies outside the extent", offset));
-        return reinterpret_cast<std::uint64_t *>(meta_->data() + offset);
-    };
-    meta_slabs_ =
-        std::make_unique<SlabTable>(table(super_.meta_table_offset, super_.meta_slabs),
-                                    super_.meta_slabs, super_.pool, kMetaExtent, m.name);
-    for (std::uint32_t i = 0; i < super_.extent_count; ++i) {
-        const Extent &e = data_->extents()[i];
-        const fmt::ExtentEntry &entry = super_.extents[i];
-        if (entry.bytes > e.bytes || entry.slab_count != entry.bytes / fmt::kDataSlab ||
-            entry.slab_count < 2)
-            corrupt(e.name,
-                    format("the pool expects %" PRIu64 " bytes, the extent has %" PRIu64,
-                           entry.bytes, e.bytes));
-        const fmt::Superblock own = read_superblock(data_->data() + e.offset, e.name);
-        if (own.kind != fmt::kData || own.position != i ||
-            std::memcmp(own.pool, super_.pool, sizeof own.pool) != 0)
-            corrupt(e.name, "it belongs to another pool or place");
-        tables_.emplace_back(table(entry.table_offset, entry.slab_count), entry.slab_count,
-                             super_.pool, i, e.name);
-    }
-}
-
-std::map<std::uint32_t, Owned> Media::owned() const {
-    const std::lock_guard lock(mutex_);
-    std::map<std::uint32_t, Owned> out;
-    for (std::uint64_t i = 0; i < meta_slabs_->count(); ++i) {
-        const fmt::Slab s = meta_slabs_->get(i);
-        if (s.role == fmt::kNamespace)
-            out[s.owner].blocks.push_back(i);
-        if (s.role == fmt::kHeaders)
-            out[s.owner].headers.emplace_back(s.position, i);
-    }
-    for (std::uint32_t e = 0; e < tables_.size(); ++e) {
-        Run *last = nullptr;
-        std::uint32_t owner = 0;
-        for (std::uint64_t i = 1; i < tables_[e].count(); ++i) {
-            const fmt::Slab s = tables_[e].get(i);
-            if (s.role != fmt::kBody && s.role != fmt::kTail) {
-                last = nullptr;
-            } else if (last && owner == s.owner && last->role == s.role &&
-                       last->position == s.position) {
-                ++last->count;
-            } else {
-                owner = s.owner;
-                out[owner].runs.push_back({s.role, s.position, e, i, 1});
-                last = &out[owner].runs.back();
-            }
-        }
-    }
-    return out;
 }
 
 std::uint64_t Media::generation() {

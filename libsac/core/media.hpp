@@ -16,6 +16,10 @@
 
 namespace sac {
 
+inline std::uint64_t meta_slabs_for(std::uint64_t bytes) {
+    return (bytes + fmt::kMetaSlab - 1) / fmt::kMetaSlab;
+}
+
 // Consecutive slabs of a data extent with the same owner, role and position.
 struct Run {
     std::uint32_t role;
@@ -84,8 +88,11 @@ public:
     void check_usable() const;
 
 private:
+    static constexpr std::uint64_t kGenerationStep = std::uint64_t{1} << 20;
+
     void store_superblock();  // mutex_ held
-    void load();
+    void load();              // in scan.cpp
+    void check_system_slabs() const;
 
     Fd lock_;  // outlives the mappings
     std::unique_ptr<Mapping> meta_, data_;

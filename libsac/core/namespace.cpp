@@ -48,7 +48,7 @@ std::shared_ptr<Namespace> Namespace::load(std::shared_ptr<Media> media, const O
                     format("namespace '%s' (id %u): its superblock is damaged or missing. Drop "
                            "the namespace and fill it anew.",
                            b.name, id));
-    Geometry geometry = check_block(b, id);
+    Geometry geometry = check_block(b, id, *media);
     std::shared_ptr<Namespace> ns(new Namespace(std::move(media), b, std::move(geometry),
                                                 owned.blocks[0] * fmt::kMetaSlab));
     ns->control_->recover(owned, rebooted);
@@ -56,12 +56,9 @@ std::shared_ptr<Namespace> Namespace::load(std::shared_ptr<Media> media, const O
 }
 
 std::uint64_t Namespace::drop() {
-    std::uint64_t busy = control_->in_use();
-    if (busy != 0)
-        return busy;
-    // Now no new call, then the count again. Who pins or reserves looks at dropped_ behind it.
+    // No new call, then the count. Who pins looks at dropped_ behind it.
     dropped_.store(true, std::memory_order_seq_cst);
-    busy = control_->in_use();
+    const std::uint64_t busy = control_->retire();
     if (busy != 0) {
         dropped_.store(false, std::memory_order_seq_cst);
         return busy;

@@ -135,7 +135,7 @@ bool read_block(const Media &media, const Owned &owned, fmt::NamespaceBlock &out
     return found;
 }
 
-Geometry check_block(const fmt::NamespaceBlock &b, std::uint32_t id) {
+Geometry check_block(const fmt::NamespaceBlock &b, std::uint32_t id, const Media &media) {
     const auto corrupt = [&](const std::string &why) {
         throw Error(SAC_E_CORRUPT, b.name,
                     format("namespace '%s' (id %u): %s. Drop the namespace and fill it anew.",
@@ -166,7 +166,8 @@ Geometry check_block(const fmt::NamespaceBlock &b, std::uint32_t id) {
         !shape_ok(b.tail_slabs, b.tail_pages, b.tail_bytes) ||
         b.chunk_slots != std::max(b.body_pages, b.tail_pages) ||
         b.header_pitch != fmt::header_pitch(b.flags & SAC_NS_TOKEN_IDS, b.page_tokens) ||
-        b.header_pitch > fmt::kMetaSlab)
+        b.header_pitch > fmt::kMetaSlab ||
+        std::uint64_t{b.body_slabs} + b.tail_slabs > slab_limit(b, media))
         corrupt("its geometry does not follow from its layout");
     return g;
 }

@@ -17,7 +17,7 @@ fmt::NamespaceBlock new_block(const Media &media, std::uint32_t id, const std::s
 bool read_block(const Media &media, const Owned &owned, fmt::NamespaceBlock &out);
 // The geometry of a block that was read. Throws Error(SAC_E_CORRUPT) or
 // Error(SAC_E_VERSION) where it does not hold together.
-Geometry check_block(const fmt::NamespaceBlock &block, std::uint32_t id);
+Geometry check_block(const fmt::NamespaceBlock &block, std::uint32_t id, const Media &media);
 // Raises the sequence number and the checksum; which copy it is to be written to.
 std::uint64_t seal_block(fmt::NamespaceBlock &block) noexcept;
 

@@ -13,7 +13,7 @@ PinTable::PinTable(std::uint64_t capacity)
 std::uint64_t PinTable::pinned_slots() const noexcept {
     std::uint64_t n = 0;
     for (std::uint64_t i = 0; i < capacity_; ++i)
-        n += counts_[i].load(std::memory_order_relaxed) != 0;
+        n += pinned(static_cast<std::uint32_t>(i));
     return n;
 }
 

@@ -37,6 +37,12 @@ public:
     std::uint8_t *const *addresses(std::uint32_t part) const noexcept {
         return at_[part].data();
     }
+    // How many pages can be viewed in place: their bytes stay where and what they are.
+    virtual std::uint64_t settled() const noexcept { return pages(); }
+    // Told of each view, so that the part stays pinned until close.
+    virtual void viewed(std::uint64_t page, std::uint32_t part) const noexcept {
+        (void)page, (void)part;
+    }
     sac_handle handle(std::uint64_t page) const noexcept;
     // Throws Error(SAC_E_STALE) if a page was forced out since it was pinned.
     void check_current() const;

@@ -21,14 +21,14 @@ void write_page(std::uint8_t *to, const std::uint8_t *from, const sac_plane &pla
     const std::uint64_t row_stride = req.row_stride ? req.row_stride : plane.row_bytes;
     const bool rows_dense = row_stride == plane.row_bytes && plane.row_pitch == plane.row_bytes;
     if (rows_dense && (plane.heads == 1 || req.head_stride == at.head_stride)) {
-        std::memcpy(to, from, at.layer_stride);
+        copy_bytes(to, from, at.layer_stride, true);
         return;
     }
     for (std::uint32_t h = 0; h < plane.heads; ++h) {
         std::uint8_t *const head = to + h * at.head_stride;
         const std::uint8_t *const src = from + h * req.head_stride;
         if (rows_dense) {
-            std::memcpy(head, src, at.head_stride);
+            copy_bytes(head, src, at.head_stride, true);
             continue;
         }
         for (std::uint32_t r = 0; r < at.rows; ++r)
@@ -152,25 +152,33 @@ void Put::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
                 format("put: plane '%s' has %u heads; head_stride must say where each begins",
                        plane.name, plane.heads));
     }
+    std::vector<std::pair<const sac_scatter_req *, std::uint64_t>> tasks;  // page of a request
     std::uint64_t bytes = 0;
     for (const sac_scatter_req &r : reqs) {
-        const PlaneGeometry &at = g.at[r.plane];
-        const std::uint64_t offset = g.offset(r.plane, r.layer);
-        const auto one = [&](std::size_t i) {
-            const Reservation &to = pages_[at.part][r.first + i].reservation;
-            write_page(ns_->address(to.slot, at.part) + offset,
-                       static_cast<const std::uint8_t *>(r.src) + i * r.page_stride,
-                       g.planes[r.plane], at, r);
-            SAC_STOP("put.written");
-        };
-        if (threads == 1 || r.count < 2)
-            for (std::uint64_t i = 0; i < r.count; ++i)
-                one(i);
-        else
-            parallel_for(threads ? threads : std::max(2u, usable_cores()) - 1, r.count, one);
+        const sac_plane &plane = g.planes[r.plane];
         for (std::uint64_t i = 0; i < r.count; ++i)
-            written_[at.part][(r.first + i) * g.pairs[at.part] + g.pair(r.plane, r.layer)] = 1;
-        bytes += r.count * at.rows * g.planes[r.plane].heads * g.planes[r.plane].row_bytes;
+            tasks.emplace_back(&r, i);
+        bytes += r.count * g.at[r.plane].rows * plane.heads * plane.row_bytes;
+    }
+    const auto one = [&](std::size_t task) {
+        const auto [r, i] = tasks[task];
+        const PlaneGeometry &at = g.at[r->plane];
+        const auto ordinal = static_cast<std::uint64_t>(at.ordinal[r->layer]);
+        const Reservation &to = pages_[at.part][r->first + i].reservation;
+        write_page(ns_->address(to.slot, at.part) + at.offset + ordinal * at.layer_stride,
+                   static_cast<const std::uint8_t *>(r->src) + i * r->page_stride,
+                   g.planes[r->plane], at, *r);
+        SAC_STOP("put.written");
+    };
+    const unsigned n = copy_threads(threads, bytes);
+    if (n == 1)
+        for (std::size_t i = 0; i < tasks.size(); ++i)
+            one(i);
+    else
+        parallel_for(n, tasks.size(), one);
+    for (const auto &[r, i] : tasks) {
+        const std::uint32_t part = g.at[r->plane].part;
+        written_[part][(r->first + i) * g.pairs[part] + g.pair(r->plane, r->layer)] = 1;
     }
     ns_->counters.bytes_written.fetch_add(bytes, std::memory_order_relaxed);
 }

@@ -2,6 +2,7 @@
 #include "sequence.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cinttypes>
 #include <cstring>
@@ -38,6 +39,7 @@ Sequence::Sequence(std::shared_ptr<Namespace> ns, const std::uint32_t *tokens,
         list.resize(committed_, {kNoSlot, 0});
     for (auto &list : at_)
         list.resize(committed_, nullptr);
+    viewed_tails_.resize(committed_);
     const Geometry &g = ns_->geometry();
     for (std::uint32_t p = 0; p < g.planes.size(); ++p) {
         plane_word_.push_back(bits_[g.at[p].part]);
@@ -112,12 +114,17 @@ void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count,
                 ns_->control().renew({&page.reservation[part], 1}, deadline);
     if (pages > have) {
         const std::uint64_t needed = ns_->geometry().tail_pages;
-        const std::uint64_t first_tail = std::max(have, pages - std::min(pages, needed));
+        // Counted from the last page full of tokens: it ends a stored prefix, and a window of
+        // the newest tokens reaches back as far.
+        const std::uint64_t full = total / per_page;
+        const std::uint64_t first_tail =
+            needed ? std::max(have, full - std::min(full, needed)) : pages;
         const std::uint64_t bodies = pages - have, tails = pages - first_tail;
         open_.reserve(open_.size() + bodies);
         ids_.reserve(ids_.size() + count);
         for (const auto part : {kBodyPart, kTailPart})
             at_[part].reserve(pages), held_[part].reserve(pages);
+        viewed_tails_.resize(pages);
         const auto got = ns_->reserve(bodies, tails, kDeadlineMs, timeout_ms);
         for (std::uint64_t i = 0; i < bodies; ++i) {
             Open page{};
@@ -137,74 +144,6 @@ void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count,
     }
     ids_.insert(ids_.end(), tokens, tokens + count);
     tokens_ = total;
-}
-
-void Sequence::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
-    (void)threads;  // a step's rows are few: threads cost more than they bring
-    const std::unique_lock lock(mutex_);
-    check_open();
-    const Geometry &g = ns_->geometry();
-    for (const sac_scatter_req &r : reqs) {
-        (void)g.offset(r.plane, r.layer);
-        const sac_plane &plane = g.planes[r.plane];
-        const std::uint64_t lowest = committed_ * g.at[r.plane].rows, end = rows_exist(r.plane);
-        if (r.first < lowest || r.first > end || r.count > end - r.first)
-            throw Error(SAC_E_RANGE, plane.name,
-                        format("sequence: rows %" PRIu64 " to %" PRIu64
-                               " of plane '%s' cannot be "
-                               "written: rows %" PRIu64 " to %" PRId64 " are open",
-                               r.first, r.first + r.count, plane.name, lowest,
-                               static_cast<std::int64_t>(end) - 1));
-        if (r.count != 0 && !r.src)
-            throw Error(SAC_E_ARG, plane.name, "sequence: src is NULL");
-        if (plane.heads > 1 && r.count != 0 && r.head_stride == 0)
-            throw Error(
-                SAC_E_ARG, plane.name,
-                format(
-                    "sequence: plane '%s' has %u heads; head_stride must say where each begins",
-                    plane.name, plane.heads));
-    }
-    for (const sac_scatter_req &r : reqs)
-        write_rows(r);
-}
-
-void Sequence::write_rows(const sac_scatter_req &r) {
-    const Geometry &g = ns_->geometry();
-    const sac_plane &plane = g.planes[r.plane];
-    const PlaneGeometry &at = g.at[r.plane];
-    const std::uint64_t offset = g.offset(r.plane, r.layer);
-    const std::uint64_t row_stride = r.row_stride ? r.row_stride : plane.row_bytes;
-    const bool dense = row_stride == plane.row_bytes && plane.row_pitch == plane.row_bytes;
-    std::uint64_t written = 0;
-    for (std::uint64_t done = 0; done < r.count;) {
-        const std::uint64_t row = r.first + done;
-        const std::uint64_t page = row / at.rows, in = row % at.rows;
-        const std::uint64_t n = std::min(r.count - done, at.rows - in);
-        Open &open = open_[page - committed_];
-        if (open.has[at.part]) {
-            std::uint8_t *const to = at_[at.part][page] + offset + in * plane.row_pitch;
-            const auto *const from =
-                static_cast<const std::uint8_t *>(r.src) + done * row_stride;
-            for (std::uint32_t h = 0; h < plane.heads; ++h) {
-                std::uint8_t *const head = to + h * at.head_stride;
-                const std::uint8_t *const src = from + h * r.head_stride;
-                if (dense) {
-                    std::memcpy(head, src, n * plane.row_bytes);
-                    continue;
-                }
-                for (std::uint64_t i = 0; i < n; ++i)
-                    std::memcpy(head + i * plane.row_pitch, src + i * row_stride,
-                                plane.row_bytes);
-            }
-            std::uint64_t *const bits =
-                open.written[at.part].data() + first_word(r.plane, r.layer);
-            for (std::uint64_t i = in; i < in + n; ++i)
-                bits[i / 64] |= std::uint64_t{1} << (i % 64);
-            written += n * plane.heads * plane.row_bytes;
-        }
-        done += n;
-    }
-    ns_->counters.bytes_written.fetch_add(written, std::memory_order_relaxed);
 }
 
 bool Sequence::complete(const Open &page) const noexcept {
@@ -228,27 +167,38 @@ bool Sequence::complete(const Open &page) const noexcept {
 
 std::uint64_t Sequence::flush_locked() {
     const std::uint32_t per_page = ns_->block().page_tokens;
-    std::uint64_t n = 0;
-    while (!open_.empty() && ids_.size() >= per_page && complete(open_.front())) {
-        commit_first();
-        ++n;
+    std::size_t n = 0;
+    // Taken out all at once: page by page, the rest of a long prompt would move each time.
+    const auto settle = [&] {
+        const auto ids = static_cast<std::ptrdiff_t>(n * per_page);
+        ids_.erase(ids_.begin(), ids_.begin() + ids);
+        open_.erase(open_.begin(), open_.begin() + static_cast<std::ptrdiff_t>(n));
+    };
+    try {
+        while (n < open_.size() && ids_.size() / per_page > n && complete(open_[n])) {
+            commit_page(open_[n], ids_.data() + n * per_page);
+            ++n;
+        }
+    } catch (...) {
+        settle();
+        throw;
     }
+    settle();
     if (n != 0)
         drop_old_tails();
     return n;
 }
 
-void Sequence::commit_first() {
+void Sequence::commit_page(const Open &page, const std::uint32_t *ids) {
     const std::uint32_t per_page = ns_->block().page_tokens;
-    Open &page = open_.front();
-    const Key key = Namespace::page_key(last_, ids_.data(), per_page);
+    const Key key = Namespace::page_key(last_, ids, per_page);
     std::vector<CommitItem> items;
     for (const auto part : {kTailPart, kBodyPart}) {
         if (!page.has[part])
             continue;
         CommitItem c{page.reservation[part], key, last_, nullptr, 0, false};
         if (ns_->block().flags & SAC_NS_TOKEN_IDS)
-            c.tokens = ids_.data();
+            c.tokens = ids;
         if (ns_->block().flags & SAC_NS_DATA_CHECKSUM)
             c.data_crc = ns_->geometry().crc(part, at_[part][committed_]);
         items.push_back(c);
@@ -262,20 +212,25 @@ void Sequence::commit_first() {
         at_[part][committed_] = ns_->address(c.reservation.slot, part);
     }
     last_ = key;
-    ids_.erase(ids_.begin(), ids_.begin() + per_page);
-    open_.erase(open_.begin());
     ++committed_;
+}
+
+void Sequence::viewed(std::uint64_t page, std::uint32_t part) const noexcept {
+    if (part == kTailPart)
+        std::atomic_ref<std::uint8_t>(viewed_tails_[page]).store(1, std::memory_order_relaxed);
 }
 
 // Window and state rows of pages that are no longer among the last stay in the cache, but
 // not pinned.
 void Sequence::drop_old_tails() noexcept {
     const std::uint64_t needed = ns_->geometry().tail_pages;
-    const std::uint64_t pages = committed_ + open_.size();
-    for (std::uint64_t i = std::min(committed_, pages - std::min(pages, needed)); i-- > 0;) {
+    const std::uint64_t full = tokens_ / ns_->block().page_tokens;
+    for (std::uint64_t i = std::min(committed_, full - std::min(full, needed)); i-- > 0;) {
         Held &h = held_[kTailPart][i];
         if (h.slot == kNoSlot)
             break;
+        if (viewed_tails_[i])
+            continue;
         ns_->pins().unpin(h.slot);
         h = {kNoSlot, 0};
         at_[kTailPart][i] = nullptr;

@@ -23,6 +23,9 @@ public:
 
     std::uint64_t tokens() const noexcept override { return tokens_; }
     std::uint64_t rows(std::uint32_t plane, std::uint32_t layer) const noexcept override;
+    // An open page moves if another writer commits the same one first.
+    std::uint64_t settled() const noexcept override { return committed_; }
+    void viewed(std::uint64_t page, std::uint32_t part) const noexcept override;
 
 private:
     // A page that is not committed. Which rows are written: one bit a row, for each
@@ -38,9 +41,11 @@ private:
     std::uint64_t rows_exist(std::uint32_t plane) const noexcept;  // for the tokens so far
     bool complete(const Open &page) const noexcept;
     std::uint64_t flush_locked();
-    void commit_first();
+    void commit_page(const Open &page, const std::uint32_t *ids);
     void drop_old_tails() noexcept;
-    void write_rows(const sac_scatter_req &req);
+    void check_request(const sac_scatter_req &req) const;
+    void copy_piece(const sac_scatter_req &req, std::uint64_t page, std::uint64_t in,
+                    std::uint64_t count, std::uint64_t done) const noexcept;
 
     std::uint64_t committed_ = 0;  // pages, at the front
     std::uint64_t tokens_ = 0;
@@ -49,6 +54,8 @@ private:
     std::vector<std::uint32_t> ids_;         // token ids of the open pages
     std::array<std::uint64_t, 2> bits_{};    // words of one page's written bits, by part
     std::vector<std::uint64_t> plane_word_;  // of each plane's first pair
+    // By page: a view of its tail was given out. Under the shared lock, so atomically.
+    mutable std::vector<std::uint8_t> viewed_tails_;
 };
 
 }  // namespace sac

@@ -12,6 +12,7 @@ namespace sac {
 
 class SlabTable {
 public:
+    static constexpr std::uint32_t kMetaExtent = UINT32_MAX;
     // table: the entries on memory. Throws Error(SAC_E_CORRUPT) at the first entry that is
     // not valid; name is the extent's, for that message.
     SlabTable(std::uint64_t *table, std::uint64_t count, const std::uint8_t *pool,

@@ -238,6 +238,14 @@ unsigned usable_cores() noexcept {
     return count > 0 ? static_cast<unsigned>(count) : 1;
 }
 
+unsigned copy_threads(unsigned asked, std::uint64_t bytes) noexcept {
+    if (asked != 0)
+        return asked;
+    // A thread that gets under 256 KiB costs more than it brings.
+    const std::uint64_t most = std::min(8u, std::max(2u, usable_cores()) - 1);
+    return static_cast<unsigned>(std::clamp<std::uint64_t>(bytes >> 18, 1, most));
+}
+
 void parallel_for(unsigned threads, std::size_t parts,
                   const std::function<void(std::size_t)> &fn) noexcept {
     if (threads > parts) {

@@ -3,12 +3,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 namespace sac {
 
 // Cores that the calling thread may run on (affinity mask), at least 1.
 unsigned usable_cores() noexcept;
+
+// Threads for copying so many bytes: as asked, or, for 0, by size; a core is left to what
+// runs beside.
+unsigned copy_threads(unsigned asked, std::uint64_t bytes) noexcept;
 
 // Runs fn(part) for part in [0, parts), the caller taking part too; returns when all are
 // done. Parts are handed out one by one, so make them a little more than the threads.

@@ -134,14 +134,15 @@ def main() -> int:
             pinned = time.perf_counter() - begin
             print(f"lookup     {hits} of {len(keys)} keys found in {looked * 1e6:.0f} us")
             print(
-                f"pin        {prefix.pages} pages, {prefix.tokens} tokens in {pinned * 1e6:.0f} us"
+                f"pin        {prefix.pages} pages, {prefix.tokens} tokens "
+                f"in {pinned * 1e6:.0f} us"
             )
             seconds, wrong = gather_and_check(ns, prefix, args.steps, args.layers)
             calls = args.steps * args.layers
             copied = ns.stats().bytes_gathered
             print(
-                f"gather     {calls} calls of {TOP_K} rows: {seconds / calls * 1e6:.0f} us a call, "
-                f"{copied / seconds / 1e9:.2f} GB/s"
+                f"gather     {calls} calls of {TOP_K} rows: "
+                f"{seconds / calls * 1e6:.0f} us a call, {copied / seconds / 1e9:.2f} GB/s"
             )
             whole = prefix.tokens * layout.plane("latent").row_bytes * calls
             print(

@@ -62,7 +62,7 @@ def test_readme_example_twice_in_one_process() -> None:
     seen = []
     for _ in range(2):
         scope: dict[str, np.ndarray] = {}
-        exec(compile(example, "README.md", "exec"), scope)  # type: ignore[arg-type]
+        exec(compile(example, "README.md", "exec"), scope)
         seen.append(scope["rows"].copy())
     assert seen[0].shape == (4, 1152)
     assert seen[0].dtype == np.uint8

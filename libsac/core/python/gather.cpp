@@ -36,7 +36,7 @@ void gather(const Namespace &self, const std::vector<std::shared_ptr<Prefix>> &p
         raise(SAC_E_RANGE, p.name,
               std::string("plane '") + p.name + "' has " + std::to_string(p.heads) + " heads");
     Target dst;
-    if (!nb::try_cast<Target>(out, dst, false))
+    if (!nb::try_cast<Target>(out, dst, false) || !dst.is_valid())
         bad("out",
             "out must be a writable array in CPU memory: numpy, a torch CPU tensor, or another "
             "that speaks DLPack");

@@ -29,7 +29,8 @@ void check(int status) {
 Source source(nb::handle array, std::size_t lead, std::uint64_t row_bytes, const char *what) {
     using Any = nb::ndarray<nb::ro>;
     Any a;
-    if (!nb::try_cast<Any>(array, a, false) || a.device_type() != nb::device::cpu::value)
+    if (!nb::try_cast<Any>(array, a, false) || !a.is_valid() ||
+        a.device_type() != nb::device::cpu::value)
         raise(SAC_E_ARG, what,
               std::string(what) +
                   " must be an array in CPU memory: numpy, a torch CPU tensor, or "

@@ -126,7 +126,7 @@ void put_write(const Put &self, std::uint32_t plane, std::uint32_t layer, nb::ob
 }
 
 void seq_write(const Sequence &self, std::uint32_t plane, std::uint32_t layer, nb::object rows,
-               std::uint64_t first) {
+               std::uint64_t first, std::uint32_t threads) {
     const auto seq = self.get("sequence");
     const sac_plane pl = plane_of(self.ns.get(), plane);
     const bool heads = pl.heads > 1;
@@ -143,35 +143,39 @@ void seq_write(const Sequence &self, std::uint32_t plane, std::uint32_t layer, n
     r.row_stride = r.count > 1 ? static_cast<std::uint64_t>(s.stride[heads ? 1 : 0]) : 0;
     if (r.count != 0 && ((heads && r.head_stride == 0) || (r.count > 1 && r.row_stride == 0)))
         shared(pl);
-    call([&] { return sac_seq_write(seq.get(), &r, 1, 1); });
+    call([&] { return sac_seq_write(seq.get(), &r, 1, threads); });
 }
 
 void bind_prefix(nb::module_ &m) {
     nb::class_<Prefix>(m, "Prefix")
         .def_prop_ro("pages",
                      [](const Prefix &self) {
+                         const auto held = self.get();
                          std::uint64_t n = 0;
-                         call([&] { return sac_prefix_pages(self.get().get(), &n); });
+                         call([&] { return sac_prefix_pages(held.get(), &n); });
                          return n;
                      })
         .def_prop_ro("tokens",
                      [](const Prefix &self) {
+                         const auto held = self.get();
                          std::uint64_t n = 0;
-                         call([&] { return sac_prefix_tokens(self.get().get(), &n); });
+                         call([&] { return sac_prefix_tokens(held.get(), &n); });
                          return n;
                      })
         .def("rows",
              [](const Prefix &self, std::uint32_t plane, std::uint32_t layer) {
+                 const auto held = self.get();
                  std::uint64_t n = 0;
-                 call([&] { return sac_prefix_rows(self.get().get(), plane, layer, &n); });
+                 call([&] { return sac_prefix_rows(held.get(), plane, layer, &n); });
                  return n;
              })
         .def("handles",
              [](const Prefix &self) {
+                 const auto held = self.get();
                  std::uint64_t n = 0;
-                 call([&] { return sac_prefix_pages(self.get().get(), &n); });
+                 call([&] { return sac_prefix_pages(held.get(), &n); });
                  std::vector<sac_handle> handles(n);
-                 call([&] { return sac_prefix_handles(self.get().get(), handles.data()); });
+                 call([&] { return sac_prefix_handles(held.get(), handles.data()); });
                  nb::list out;
                  for (const sac_handle &h : handles)
                      out.append(nb::make_tuple(h.slot, h.generation));
@@ -208,7 +212,8 @@ void bind_pages(nb::module_ &m) {
           nb::arg("first_tail"));
     nb::class_<Put>(m, "Put")
         .def("missing", put_missing)
-        .def("write", put_write)
+        .def("write", put_write, nb::arg("plane"), nb::arg("layer"), nb::arg("rows").none(),
+             nb::arg("first"), nb::arg("threads"))
         .def("view",
              [](const Put &self, std::uint64_t missing, std::uint32_t plane,
                 std::uint32_t layer) {
@@ -256,7 +261,8 @@ void bind_pages(nb::module_ &m) {
                      return sac_seq_extend(seq.get(), tokens.data(), tokens.size(), timeout_ms);
                  });
              })
-        .def("write", seq_write)
+        .def("write", seq_write, nb::arg("plane"), nb::arg("layer"), nb::arg("rows").none(),
+             nb::arg("first"), nb::arg("threads"))
         .def("flush",
              [](const Sequence &self) {
                  const auto seq = self.get("sequence");

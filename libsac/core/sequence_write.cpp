@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a growing sequence on their way into its open pages.
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <mutex>
+
+#include "copy.hpp"
+#include "error.hpp"
+#include "sequence.hpp"
+#include "threads.hpp"
+
+namespace sac {
+
+namespace {
+
+// Rows of one request that lie in one page.
+struct Piece {
+    const sac_scatter_req *req;
+    std::uint64_t page, in, count, done;  // rows: in the page, so many, of the request before
+};
+
+}  // namespace
+
+void Sequence::check_request(const sac_scatter_req &r) const {
+    const Geometry &g = ns_->geometry();
+    (void)g.offset(r.plane, r.layer);
+    const sac_plane &plane = g.planes[r.plane];
+    const std::uint64_t lowest = committed_ * g.at[r.plane].rows, end = rows_exist(r.plane);
+    if (r.first < lowest || r.first > end || r.count > end - r.first)
+        throw Error(SAC_E_RANGE, plane.name,
+                    format("sequence: rows %" PRIu64 " to %" PRIu64 " of plane '%s' cannot be "
+                           "written: rows %" PRIu64 " to %" PRId64 " are open",
+                           r.first, r.first + r.count, plane.name, lowest,
+                           static_cast<std::int64_t>(end) - 1));
+    if (r.count != 0 && !r.src)
+        throw Error(SAC_E_ARG, plane.name, "sequence: src is NULL");
+    if (plane.heads > 1 && r.count != 0 && r.head_stride == 0)
+        throw Error(SAC_E_ARG, plane.name,
+                    format("sequence: plane '%s' has %u heads; head_stride must say where each "
+                           "begins",
+                           plane.name, plane.heads));
+}
+
+void Sequence::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
+    const std::unique_lock lock(mutex_);
+    check_open();
+    const Geometry &g = ns_->geometry();
+    for (const sac_scatter_req &r : reqs)
+        check_request(r);
+    std::vector<Piece> pieces;
+    std::uint64_t bytes = 0;
+    for (const sac_scatter_req &r : reqs) {
+        const PlaneGeometry &at = g.at[r.plane];
+        const std::uint64_t row_bytes =
+            std::uint64_t{g.planes[r.plane].heads} * g.planes[r.plane].row_bytes;
+        for (std::uint64_t done = 0, n = 0; done < r.count; done += n) {
+            const std::uint64_t page = (r.first + done) / at.rows,
+                                in = (r.first + done) % at.rows;
+            n = std::min(r.count - done, at.rows - in);
+            if (!open_[page - committed_].has[at.part])
+                continue;  // outside the window: not kept
+            pieces.push_back({&r, page, in, n, done});
+            bytes += n * row_bytes;
+        }
+    }
+    const auto copy = [&](std::size_t i) {
+        const Piece &p = pieces[i];
+        copy_piece(*p.req, p.page, p.in, p.count, p.done);
+    };
+    const unsigned n = copy_threads(threads, bytes);
+    if (n == 1)
+        for (std::size_t i = 0; i < pieces.size(); ++i)
+            copy(i);
+    else
+        parallel_for(n, pieces.size(), copy);
+    for (const Piece &p : pieces) {
+        const std::uint32_t part = g.at[p.req->plane].part;
+        std::uint64_t *const bits = open_[p.page - committed_].written[part].data() +
+                                    first_word(p.req->plane, p.req->layer);
+        for (std::uint64_t i = p.in; i < p.in + p.count; ++i)
+            bits[i / 64] |= std::uint64_t{1} << (i % 64);
+    }
+    ns_->counters.bytes_written.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void Sequence::copy_piece(const sac_scatter_req &r, std::uint64_t page, std::uint64_t in,
+                          std::uint64_t count, std::uint64_t done) const noexcept {
+    const Geometry &g = ns_->geometry();
+    const sac_plane &plane = g.planes[r.plane];
+    const PlaneGeometry &at = g.at[r.plane];
+    const std::uint64_t row_stride = r.row_stride ? r.row_stride : plane.row_bytes;
+    const bool dense = row_stride == plane.row_bytes && plane.row_pitch == plane.row_bytes;
+    // The layer's place in the page; the request was checked, so the layer is there.
+    const auto ordinal = static_cast<std::uint64_t>(at.ordinal[r.layer]);
+    std::uint8_t *const to =
+        at_[at.part][page] + at.offset + ordinal * at.layer_stride + in * plane.row_pitch;
+    const auto *const from = static_cast<const std::uint8_t *>(r.src) + done * row_stride;
+    for (std::uint32_t h = 0; h < plane.heads; ++h) {
+        std::uint8_t *const head = to + h * at.head_stride;
+        const std::uint8_t *const src = from + h * r.head_stride;
+        if (dense) {
+            copy_bytes(head, src, count * plane.row_bytes);
+            continue;
+        }
+        for (std::uint64_t i = 0; i < count; ++i)
+            copy_bytes(head + i * plane.row_pitch, src + i * row_stride, plane.row_bytes);
+    }
+}
+
+}  // namespace sac
