@@ -100,6 +100,7 @@ class Bare:
                     *compiler.split(),
                     "-std=c++20",
                     "-O3",
+                    "-falign-loops=64",
                     "-shared",
                     "-fPIC",
                     str(HERE / "bare.cpp"),

@@ -8,124 +8,152 @@ from collections.abc import Callable
 
 import numpy as np
 from common import Bare, Section, aligned, interleaved, median, ratio
+from numpy.typing import NDArray
 
 import libsac
+
+Work = Callable[[int], object]
 
 ROW = 1152
 COUNT = 2048
 PAGE_TOKENS = 64
+REQUEST_TOKENS = 131072
+SETS = 64  # of rows: more than the cache holds, and the index arrays still in it
 
 
-def run(gib: float, repeats: int) -> Section:
-    pages = int(gib * (1 << 30)) // (ROW * PAGE_TOKENS)
-    tokens = pages * PAGE_TOKENS
-    layout = libsac.Layout([libsac.Plane("latent", [0], ROW)], PAGE_TOKENS)
-    section = Section(
-        f"gather of {COUNT} random rows of {ROW} B from {tokens * ROW / 2**30:.2f} GiB",
-        f"{COUNT * ROW / 1e6:.2f} MB read and as much written a call",
-    )
-    rng = np.random.default_rng(1)
-    picks = [rng.integers(0, tokens, COUNT) for _ in range(1024)]
-    turn = itertools.count()
+class Rows:
+    """Random rows of readers in one pool, as indices for us and as addresses for the limit.
 
-    def fresh(work: Callable[[int], object]) -> Callable[[int], object]:
-        """Every call gets rows of its own, so that none finds them in the cache."""
-        return lambda _: work(next(turn) % len(picks))
+    Every call takes the next set, so that none finds its rows in the cache.
+    """
 
-    out = aligned(COUNT * ROW).reshape(COUNT, ROW)
-    bare = Bare()
-    size = int(pages * ROW * PAGE_TOKENS * 1.02) + (64 << 20)
-    with libsac.embedded(size, prefault=True) as pool:
-        ns = pool.namespace("bench", layout)
-        keys = ns.keys(np.arange(tokens, dtype=np.uint32))
-        filler = rng.integers(0, 256, (256, PAGE_TOKENS, ROW), dtype=np.uint8)
-        for at in range(0, pages, 256):
-            with ns.put(keys[at : at + 256]) as put:
-                put.write("latent", 0, filler[: len(put.missing)])
-        with ns.pin(keys) as prefix:
-            assert prefix.pages == pages
-            views = [prefix.view("latent", 0, i).ctypes.data for i in range(pages)]
-            bases = np.array(views, np.uint64)
-            where = [
-                bases[p // PAGE_TOKENS] + (p % PAGE_TOKENS * ROW).astype(np.uint64)
-                for p in picks
-            ]
+    def __init__(self, prefixes: list[libsac.Prefix], seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.prefixes = prefixes
+        self.tokens = [rng.integers(0, prefixes[0].tokens, COUNT) for _ in range(SETS)]
+        bases = [
+            np.array([p.view("latent", 0, i).ctypes.data for i in range(p.pages)], np.uint64)
+            for p in prefixes
+        ]
+        self.addresses = [
+            bases[n % len(bases)][t // PAGE_TOKENS] + (t % PAGE_TOKENS * ROW).astype(np.uint64)
+            for n, t in enumerate(self.tokens)
+        ]
+        self._turn = itertools.count()
 
-            def ours(threads: int, stream: bool) -> Callable[[int], object]:
-                return fresh(
-                    lambda n: prefix.gather(
-                        "latent", 0, picks[n], out=out, threads=threads, stream=stream
-                    )
-                )
+    def next(self) -> int:
+        return next(self._turn) % SETS
 
-            times = interleaved(
-                {
-                    "bare": fresh(lambda n: bare.rows(where[n], ROW, out, False)),
-                    "ours": ours(1, False),
-                    "bare, streaming": fresh(lambda n: bare.rows(where[n], ROW, out, True)),
-                    "ours, streaming": ours(1, True),
-                    "ours, two threads": ours(2, False),
-                    "ours, streaming, two threads": ours(2, True),
-                },
-                repeats,
+
+def fill(ns: libsac.Namespace, keys: libsac.Keys) -> libsac.Prefix:
+    filler = np.random.default_rng(1).integers(0, 256, (256, PAGE_TOKENS, ROW), dtype=np.uint8)
+    for at in range(0, len(keys), 256):
+        with ns.put(keys[at : at + 256]) as put:
+            put.write("latent", 0, filler[: len(put.missing)])
+    prefix = ns.pin(keys)
+    assert prefix.pages == len(keys)
+    return prefix
+
+
+def target() -> NDArray[np.uint8]:
+    """Each work has a target of its own: it stays in the caches of the cores that write it."""
+    return aligned(COUNT * ROW).reshape(COUNT, ROW)
+
+
+def pool_works(rows: Rows, bare: Bare) -> dict[str, Work]:
+    def limit(stream: bool) -> Work:
+        out = target()
+        return lambda _: bare.rows(rows.addresses[rows.next()], ROW, out, stream)
+
+    def ours(threads: int, stream: bool) -> Work:
+        out = target()
+
+        def work(_: int) -> None:
+            n = rows.next()
+            rows.prefixes[n % len(rows.prefixes)].gather(
+                "latent", 0, rows.tokens[n], out=out, threads=threads, stream=stream
             )
-            section.add("page size behind the pool", pool.info.page_size_obtained, "B")
-    # The same rows from an array of the same size, once the pool's memory is free again.
-    # np.empty asks for huge pages too.
+
+        return work
+
+    return {
+        "bare": limit(False),
+        "ours": ours(1, False),
+        "bare, streaming": limit(True),
+        "ours, streaming": ours(1, True),
+        "ours, two threads": ours(2, False),
+        "ours, streaming, two threads": ours(2, True),
+    }
+
+
+def array_works(tokens: int) -> dict[str, Work]:
+    """The same rows from one array, by what else there is. np.empty asks for huge pages too."""
+    rng = np.random.default_rng(1)
     table = np.empty((tokens, ROW), np.uint8)
     table[:] = 1
-    works = {
-        "numpy.take, default mode": fresh(lambda n: np.take(table, picks[n], axis=0, out=out)),
-        "numpy.take, mode clip": fresh(
-            lambda n: np.take(table, picks[n], axis=0, out=out, mode="clip")
-        ),
+    picks = [rng.integers(0, tokens, COUNT) for _ in range(SETS)]
+    turn = itertools.count()
+    out = target()
+
+    def pick() -> NDArray[np.int64]:
+        return picks[next(turn) % SETS]
+
+    works: dict[str, Work] = {
+        "numpy.take, default mode": lambda _: np.take(table, pick(), axis=0, out=out),
+        "numpy.take, mode clip": lambda _: np.take(table, pick(), axis=0, out=out, mode="clip"),
     }
     try:
         import torch
     except ImportError:
-        section.add("torch.index_select", float("nan"), "", note="torch is not installed")
-    else:
-        torch.set_num_threads(1)
-        tensor, into = torch.from_numpy(table), torch.from_numpy(out)
-        index = [torch.from_numpy(p) for p in picks]
-        works["torch.index_select"] = fresh(
-            lambda n: torch.index_select(tensor, 0, index[n], out=into)
-        )
-    addresses = [table.ctypes.data + p.astype(np.uint64) * np.uint64(ROW) for p in picks]
-    works["bare, on the array"] = fresh(lambda n: bare.rows(addresses[n], ROW, out, False))
-    times |= interleaved(works, repeats)
+        return works
+    torch.set_num_threads(1)
+    tensor, into = torch.from_numpy(table), torch.from_numpy(out)
+    works["torch.index_select"] = lambda _: torch.index_select(
+        tensor, 0, torch.from_numpy(pick()), out=into
+    )
+    return works
 
+
+def report(section: Section, times: dict[str, list[float]]) -> None:
     gb = COUNT * ROW / 1e9
     for name, taken in times.items():
         t = median(taken)
         section.add(name, t * 1e6, "us", note=f"{gb / t:.2f} GB/s")
-    section.add("ours / bare", ratio(times, "ours", "bare"), "x", (">=", 0.95))
-    section.add(
-        "ours / bare, streaming",
-        ratio(times, "ours, streaming", "bare, streaming"),
-        "x",
-        (">=", 0.95),
-    )
-    section.add(
-        "ours / numpy.take, default mode",
-        ratio(times, "ours", "numpy.take, default mode"),
-        "x",
-        (">=", 1.5),
-    )
-    if "torch.index_select" in times:
+    for mode in ("", ", streaming"):
         section.add(
-            "ours / torch.index_select",
-            ratio(times, "ours", "torch.index_select"),
-            "x",
-            (">=", 1.2),
+            f"ours / bare{mode}", ratio(times, f"ours{mode}", f"bare{mode}"), "x", (">=", 0.95)
         )
-    section.add(
-        "two threads / one", ratio(times, "ours, two threads", "ours"), "x", (">=", 1.7)
-    )
-    section.add(
-        "two threads / one, streaming",
-        ratio(times, "ours, streaming, two threads", "ours, streaming"),
-        "x",
-        (">=", 1.7),
-    )
-    return section
+        section.add(
+            f"two threads / one{mode}",
+            ratio(times, f"ours{mode}, two threads", f"ours{mode}"),
+            "x",
+            (">=", 1.7),
+        )
+    for peer, goal in (("numpy.take, default mode", 1.5), ("torch.index_select", 1.2)):
+        if peer in times:
+            section.add(f"ours / {peer}", ratio(times, "ours", peer), "x", (">=", goal))
+
+
+def run(gib: float, repeats: int) -> list[Section]:
+    total = int(gib * (1 << 30)) // (ROW * PAGE_TOKENS) * PAGE_TOKENS
+    requests = max(1, total // REQUEST_TOKENS)
+    layout = libsac.Layout([libsac.Plane("latent", [0], ROW)], PAGE_TOKENS)
+    floor = f"{COUNT * ROW / 1e6:.2f} MB read and as much written a call"
+    what = f"gather of {COUNT} random rows of {ROW} B from {total * ROW / 2**30:.2f} GiB"
+    bare = Bare()
+    one = Section(f"{what}, one request of {total} tokens", floor)
+    many = Section(f"{what}, {requests} requests of {REQUEST_TOKENS} tokens in turn", floor)
+    with libsac.embedded(int(total * ROW * 1.02) + (64 << 20), prefault=True) as pool:
+        ns = pool.namespace("one", layout)
+        with fill(ns, ns.keys(np.arange(total, dtype=np.uint32))) as prefix:
+            one.add("page size behind the pool", pool.info.page_size_obtained, "B")
+            times = interleaved(pool_works(Rows([prefix], 1), bare), repeats)
+        pool.drop("one")
+        ns = pool.namespace("many", layout)
+        ids = np.arange(REQUEST_TOKENS, dtype=np.uint32)
+        prefixes = [fill(ns, ns.keys(ids, salt=b"%d" % n)) for n in range(requests)]
+        report(many, interleaved(pool_works(Rows(prefixes, 2), bare), repeats))
+        for prefix in prefixes:
+            prefix.close()
+    report(one, times | interleaved(array_works(total), repeats))
+    return [one, many]

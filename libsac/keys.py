@@ -21,9 +21,9 @@ def token_ids(tokens: Any) -> NDArray[np.uint32]:
 
     Raises ArgumentError for ids outside 0..2^32-1 or anything that is not whole numbers.
     """
-    if not hasattr(tokens, "__array__") and not isinstance(tokens, (list, tuple, range)):
-        tokens = list(tokens)
     try:
+        if not hasattr(tokens, "__array__") and not isinstance(tokens, (list, tuple, range)):
+            tokens = list(tokens)
         ids = np.asarray(tokens)
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(f"tokens cannot be read as whole numbers: {error}") from error

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -81,6 +83,8 @@ def embedded(
     """
     if size is None and path is None:
         raise ArgumentError("embedded() needs a size, a path, or both")
+    if size is not None and parse_size(size) == 0:
+        raise ArgumentError("size is 0; leave it out to open the pool in path as it is")
     native = _core.embedded(
         0 if size is None else parse_size(size),
         None if path is None else os.fspath(Path(path)),
@@ -100,6 +104,8 @@ class Pool:
 
     def __init__(self, native: _core.Pool) -> None:
         self._native = native
+        self._lock = threading.Lock()
+        self._spaces: weakref.WeakSet[Namespace] = weakref.WeakSet()
 
     def namespace(
         self,
@@ -143,7 +149,10 @@ class Pool:
             checksum,
             token_ids,
         )
-        return Namespace(native, self)
+        space = Namespace(native, self)
+        with self._lock:
+            self._spaces.add(space)
+        return space
 
     def namespaces(self) -> list[str]:
         """Names of all namespaces, sorted."""
@@ -168,6 +177,10 @@ class Pool:
         called twice.
         """
         self._native.close()
+        # A Namespace that somebody still has must not keep the files locked.
+        with self._lock:
+            for space in self._spaces:
+                space._native.close()
 
     def __enter__(self) -> Self:
         return self

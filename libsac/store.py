@@ -233,7 +233,8 @@ class Namespace:
         return Events(self._native)
 
     def evict(self, count: int) -> int:
-        """Evicts up to count page parts by the namespace's policy; returns how many."""
+        """Evicts up to count page parts by the namespace's policy; returns how many. A body
+        takes its tail along, which is not counted."""
         if count < 0:
             raise ArgumentError(f"count is {count}; it must not be negative")
         return self._native.evict(count)

@@ -27,6 +27,8 @@ for target in $targets; do
         exit 1
     fi
     echo "-- fuzz_$name for $each s from $(find "$kept" -type f | wc -l) inputs"
-    "$target" -max_total_time="$each" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+    # Of any length at once: in a minute libFuzzer's slow growth would stay with one change.
+    "$target" -max_total_time="$each" -len_control=0 -max_len=1024 \
+        -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
         -verbosity=0 -artifact_prefix="$build/failed-$name-" "$found" "$kept"
 done

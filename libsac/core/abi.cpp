@@ -117,6 +117,7 @@ int sac_ns_get_info(sac_ns *ns, sac_ns_info *out) {
 int sac_ns_plane(sac_ns *ns, uint32_t i, sac_plane *out) {
     return guarded([&] {
         need(ns, "ns"), need(out, "out");
+        ns->it->check();
         const auto &planes = ns->it->geometry().planes;
         if (i >= planes.size())
             throw sac::Error(

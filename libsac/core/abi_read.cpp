@@ -47,8 +47,7 @@ int sac_pin(sac_ns *ns, const uint8_t *keys, uint64_t count, sac_prefix **out) {
 int sac_prefix_pages(const sac_prefix *prefix, uint64_t *pages) {
     return guarded([&] {
         need(prefix, "prefix"), need(pages, "pages");
-        const std::shared_lock lock(prefix->it->mutex());
-        prefix->it->check_open();
+        const auto held = prefix->it->lock();
         *pages = prefix->it->pages();
     });
 }
@@ -56,8 +55,7 @@ int sac_prefix_pages(const sac_prefix *prefix, uint64_t *pages) {
 int sac_prefix_tokens(const sac_prefix *prefix, uint64_t *tokens) {
     return guarded([&] {
         need(prefix, "prefix"), need(tokens, "tokens");
-        const std::shared_lock lock(prefix->it->mutex());
-        prefix->it->check_open();
+        const auto held = prefix->it->lock();
         *tokens = prefix->it->tokens();
     });
 }
@@ -65,8 +63,7 @@ int sac_prefix_tokens(const sac_prefix *prefix, uint64_t *tokens) {
 int sac_prefix_handles(const sac_prefix *prefix, sac_handle *out) {
     return guarded([&] {
         need(prefix, "prefix"), need(out, "out");
-        const std::shared_lock lock(prefix->it->mutex());
-        prefix->it->check_open();
+        const auto held = prefix->it->lock();
         for (std::uint64_t i = 0; i < prefix->it->pages(); ++i)
             out[i] = prefix->it->handle(i);
     });
@@ -75,8 +72,7 @@ int sac_prefix_handles(const sac_prefix *prefix, sac_handle *out) {
 int sac_prefix_rows(const sac_prefix *prefix, uint32_t plane, uint32_t layer, uint64_t *rows) {
     return guarded([&] {
         need(prefix, "prefix"), need(rows, "rows");
-        const std::shared_lock lock(prefix->it->mutex());
-        prefix->it->check_open();
+        const auto held = prefix->it->lock();
         (void)prefix->it->ns().geometry().offset(plane, layer);
         *rows = prefix->it->rows(plane, layer);
     });
@@ -87,8 +83,7 @@ int sac_prefix_view(const sac_prefix *prefix, uint64_t page, uint32_t plane, uin
     return guarded([&] {
         need(prefix, "prefix"), need(rows, "rows"), need(bytes, "bytes");
         const sac::Prefix &p = *prefix->it;
-        const std::shared_lock lock(p.mutex());
-        p.check_open();
+        const auto held = p.lock();
         p.check_current();
         const sac::Geometry &g = p.ns().geometry();
         const std::uint64_t offset = g.offset(plane, layer);

@@ -114,6 +114,11 @@ bool CacheControl::grow(std::uint32_t part) {
             return false;
         header_slabs_.push_back(at);
     }
+    // An earlier chunk of this position may have been lost with its slab's entry: its headers
+    // must not make pages of what these slots hold from now on.
+    for (std::uint32_t i = 0; i < shape.pages; ++i)
+        if (header(static_cast<std::uint32_t>(first + i))->state != fmt::kAbsent)
+            clear_header(static_cast<std::uint32_t>(first + i), 0);
     const std::uint64_t offset =
         media_.assign_chunk(block_.id, shape.role, position, shape.slabs);
     if (offset == UINT64_MAX)

@@ -16,8 +16,9 @@ namespace kernels {
 void rows_generic(const RowCopy &job, std::size_t ahead) noexcept {
     constexpr std::size_t kLine = 64, kMost = 8192;  // of a long row the beginning only
     const std::size_t bytes = std::min(job.row_bytes, kMost);
+    const std::size_t known = job.count + job.beyond;
     for (std::size_t i = 0; i < job.count + ahead; ++i) {
-        if (i < job.count && job.src[i] != nullptr) {
+        if (i < known && job.src[i] != nullptr && !(job.primed && i < ahead)) {
             for (std::size_t at = 0; at < bytes; at += kLine) {
                 __builtin_prefetch(job.src[i] + at, 0, 2);
             }
@@ -40,7 +41,7 @@ namespace {
 
 // How much is on its way from memory before it is copied: by measurement, 6 KiB or more of
 // random rows, and more of longer ones. Of small rows more than 16 to 32 bring nothing.
-constexpr std::size_t kAheadBytes = 32768, kAheadLeast = 6, kAheadMost = 32;
+constexpr std::size_t kAheadBytes = 16384, kAheadLeast = 6;
 constexpr std::size_t kStreamBytes = std::size_t{1} << 20, kStreamBytesAsked = 4096;
 // From here on the loop is better than memcpy, which takes twice as long where source and
 // target are not aligned alike (rep movsb, Zen 4): numpy's arrays begin at 16 past a page.
@@ -108,7 +109,7 @@ void copy_rows(const RowCopy &job) noexcept {
     if (job.count == 0 || job.row_bytes == 0) {
         return;
     }
-    isa().rows(job, std::clamp(kAheadBytes / job.row_bytes, kAheadLeast, kAheadMost));
+    isa().rows(job, std::clamp(kAheadBytes / job.row_bytes, kAheadLeast, kCopyAhead));
 }
 
 void copy_bytes(void *dst, const void *src, std::size_t bytes, bool stream) noexcept {

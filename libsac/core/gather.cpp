@@ -2,6 +2,7 @@
 #include "gather.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cinttypes>
 #include <shared_mutex>
@@ -45,23 +46,24 @@ struct Job {
     throw Error(status, object, format("gather request %" PRIu64 ": %s", number, why.c_str()));
 }
 
-template <class T>
-std::uint64_t check_range(const T *index, std::uint64_t n, std::uint64_t limit,
-                          std::uint64_t &absent) {
-    std::uint64_t zeros = 0;
-    bool bad = false;
-    for (std::uint64_t i = 0; i < n; ++i) {
-        const std::int64_t row = index[i];
-        zeros += row == -1;
-        bad |= row < -1 || (row >= 0 && static_cast<std::uint64_t>(row) >= limit);
+// The first position whose row is neither -1 nor in the prefix, or count.
+template <class T> std::uint64_t check_range(const Job &job, std::uint64_t &absent) noexcept {
+    const T *const index = static_cast<const T *>(job.req->index);
+    // One more than the row, so that -1 is 0 and what lies below is huge.
+    const auto above = [&](std::uint64_t i) {
+        return static_cast<std::uint64_t>(std::int64_t{index[i]}) + 1;
+    };
+    std::uint64_t most = 0;
+    for (std::uint64_t i = 0; i < job.req->count; ++i) {
+        absent += above(i) == 0;
+        most = std::max(most, above(i));
     }
-    absent += zeros;
-    if (!bad)
-        return n;
-    for (std::uint64_t i = 0; i < n; ++i)
-        if (index[i] < -1 || (index[i] >= 0 && static_cast<std::uint64_t>(index[i]) >= limit))
-            return i;
-    return n;
+    if (most <= job.limit)
+        return job.req->count;
+    std::uint64_t bad = 0;
+    while (above(bad) <= job.limit)
+        ++bad;
+    return bad;
 }
 
 Job resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number,
@@ -70,7 +72,6 @@ Job resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number,
     const Prefix &prefix = *req.prefix->it;
     if (&prefix.ns() != &ns)
         refuse(number, SAC_E_ARG, "prefix", "its prefix belongs to another namespace");
-    prefix.check_open();
     const std::uint64_t base = g.offset(req.plane, req.layer);
     const sac_plane &plane = g.planes[req.plane];
     const PlaneGeometry &at = g.at[req.plane];
@@ -101,11 +102,9 @@ Job resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number,
     if (!req.index)
         bad = std::min(req.count, j.limit);
     else if (req.index_bytes == 4)
-        bad = check_range(static_cast<const std::int32_t *>(req.index), req.count, j.limit,
-                          absent);
+        bad = check_range<std::int32_t>(j, absent);
     else
-        bad = check_range(static_cast<const std::int64_t *>(req.index), req.count, j.limit,
-                          absent);
+        bad = check_range<std::int64_t>(j, absent);
     if (bad != req.count)
         refuse(number, SAC_E_RANGE, plane.name,
                format("row %" PRId64 " (position %" PRIu64
@@ -125,34 +124,104 @@ Job resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number,
     return j;
 }
 
+// Where n rows of a job lie, from position `from` of its index on.
+template <class T, bool kShift>
+void addresses(const Job &job, std::uint64_t from, std::size_t n,
+               const std::uint8_t **src) noexcept {
+    const T *const index = static_cast<const T *>(job.req->index) + from;
+    for (std::size_t i = 0; i < n; ++i) {
+        const auto row = static_cast<std::uint64_t>(std::int64_t{index[i]});
+        const std::uint64_t page = kShift ? row >> job.shift : row / job.rows_per_page;
+        src[i] = index[i] < 0 ? nullptr
+                              : job.pages[page] + job.offset +
+                                    (row - page * job.rows_per_page) * job.pitch;
+    }
+}
+
+void addresses(const Job &job, std::uint64_t from, std::size_t n,
+               const std::uint8_t **src) noexcept {
+    if (!job.req->index)
+        for (std::size_t i = 0; i < n; ++i)
+            src[i] = job.source(static_cast<std::int64_t>(from + i));
+    else if (job.req->index_bytes == 4)
+        (job.shift >= 0 ? addresses<std::int32_t, true>
+                        : addresses<std::int32_t, false>)(job, from, n, src);
+    else
+        (job.shift >= 0 ? addresses<std::int64_t, true>
+                        : addresses<std::int64_t, false>)(job, from, n, src);
+}
+
+// Rows [from, to) of one job, by their addresses.
+void copy_scattered(const Job &job, std::uint64_t from, std::uint64_t to, bool stream) {
+    // Addresses are computed a batch at a time, while rows of the batch before are on their
+    // way from memory.
+    constexpr std::size_t kBatch = 256;
+    const std::uint8_t *src[kBatch + kCopyAhead];
+    std::size_t known = 0;
+    bool primed = false;
+    auto *dst = static_cast<std::uint8_t *>(job.req->dst) + from * job.dst_pitch;
+    for (std::uint64_t next = from; from < to; primed = true) {
+        const std::size_t more =
+            std::min<std::uint64_t>(kBatch + kCopyAhead - known, to - next);
+        addresses(job, next, more, src + known);
+        known += more, next += more;
+        const std::size_t n = std::min(known, kBatch);
+        copy_rows({src, n, job.row_bytes, dst, job.dst_pitch, stream, known - n, primed});
+        std::copy(src + n, src + known, src);
+        known -= n, from += n, dst += n * job.dst_pitch;
+    }
+}
+
+// Rows [from, to) of one job without an index: those of a page lie together.
+void copy_dense(const Job &job, std::uint64_t from, std::uint64_t to, bool stream) {
+    while (from < to) {
+        const std::uint64_t n =
+            std::min(to - from, job.rows_per_page - from % job.rows_per_page);
+        copy_bytes(static_cast<std::uint8_t *>(job.req->dst) + from * job.dst_pitch,
+                   job.source(static_cast<std::int64_t>(from)), n * job.row_bytes, stream);
+        from += n;
+    }
+}
+
 // Rows [from, to) of the call.
 void copy_range(std::span<const Job> jobs, std::uint64_t from, std::uint64_t to, bool stream) {
-    constexpr std::size_t kBatch = 2048;
-    const std::uint8_t *src[kBatch];
     auto job = std::upper_bound(jobs.begin(), jobs.end(), from,
                                 [](std::uint64_t row, const Job &j) { return row < j.first; }) -
                1;
     for (; from < to; ++job) {
         const std::uint64_t end = std::min(to, job->first + job->req->count);
-        while (from < end) {
-            const std::uint64_t at = from - job->first;
-            std::uint8_t *const dst =
-                static_cast<std::uint8_t *>(job->req->dst) + at * job->dst_pitch;
-            std::uint64_t n = std::min<std::uint64_t>(end - from, kBatch);
-            if (!job->req->index && job->pitch == job->row_bytes &&
-                job->dst_pitch == job->row_bytes) {
-                // All rows of a page lie together.
-                n = std::min(end - from, job->rows_per_page - at % job->rows_per_page);
-                copy_bytes(dst, job->source(static_cast<std::int64_t>(at)), n * job->row_bytes,
-                           stream);
-            } else {
-                for (std::uint64_t i = 0; i < n; ++i)
-                    src[i] = job->source(job->row(at + i));
-                copy_rows({src, n, job->row_bytes, dst, job->dst_pitch, stream});
-            }
-            from += n;
-        }
+        const bool dense = !job->req->index && job->pitch == job->row_bytes &&
+                           job->dst_pitch == job->row_bytes;
+        if (from < end)
+            (dense ? copy_dense : copy_scattered)(*job, from - job->first, end - job->first,
+                                                  stream);
+        from = std::max(from, end);
     }
+}
+
+// Every thread has a segment of its own, the same one in every call of this size, so that a
+// target that is used again stays in its core's cache; who is done helps the others.
+void copy_threaded(std::span<const Job> jobs, std::uint64_t rows, unsigned threads,
+                   bool stream) {
+    struct alignas(64) Segment {
+        std::atomic<std::uint64_t> next{0};
+    };
+    constexpr std::uint64_t kParts = 4;
+    std::vector<Segment> segments(threads);
+    const std::uint64_t parts = kParts * threads;
+    parallel_for(threads, threads, [&](std::size_t mine) {
+        for (std::size_t s = 0; s < threads; ++s) {
+            const std::size_t segment = (mine + s) % threads;
+            for (;;) {
+                const std::uint64_t p =
+                    segments[segment].next.fetch_add(1, std::memory_order_relaxed);
+                if (p >= kParts)
+                    break;
+                const std::uint64_t part = segment * kParts + p;
+                copy_range(jobs, rows * part / parts, rows * (part + 1) / parts, stream);
+            }
+        }
+    });
 }
 
 // The first request that read dead memory, or reqs.size().
@@ -189,7 +258,7 @@ void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t f
     std::vector<std::shared_lock<std::shared_mutex>> locks;
     locks.reserve(prefixes.size());
     for (const Prefix *p : prefixes)
-        locks.emplace_back(p->mutex());
+        locks.push_back(p->lock());
 
     std::vector<Job> jobs;
     jobs.reserve(reqs.size());
@@ -214,10 +283,7 @@ void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t f
     if (n == 1) {
         copy_range(jobs, 0, rows, stream);
     } else {
-        const std::uint64_t parts = std::min<std::uint64_t>(rows, std::uint64_t{4} * n);
-        parallel_for(n, parts, [&](std::size_t part) {
-            copy_range(jobs, rows * part / parts, rows * (part + 1) / parts, stream);
-        });
+        copy_threaded(jobs, rows, n, stream);
     }
     ns.counters.rows_gathered.fetch_add(rows - absent, std::memory_order_relaxed);
     ns.counters.bytes_gathered.fetch_add(copied, std::memory_order_relaxed);

@@ -148,6 +148,8 @@ Key Namespace::root(const void *salt, std::uint64_t bytes) const {
             SAC_E_ARG, block_.name,
             format("namespace '%s' takes the engine's own keys; it has no key scheme of ours",
                    block_.name));
+    if (bytes != 0 && !salt)
+        throw Error(SAC_E_ARG, "salt", "salt is NULL");
     if (bytes > UINT32_MAX)
         throw Error(SAC_E_ARG, block_.name, "a salt of more than 4 GiB");
     Sha256 sha;

@@ -123,14 +123,30 @@ void Prefix::unpin_all() noexcept {
         list.clear();
 }
 
+std::shared_lock<std::shared_mutex> Prefix::lock() const {
+    // Before the lock: in a forked child another thread of the parent may hold it for ever.
+    ns_->check();
+    std::shared_lock held(mutex_);
+    check_open();
+    return held;
+}
+
+std::unique_lock<std::shared_mutex> Prefix::lock_alone() const {
+    ns_->check();
+    std::unique_lock held(mutex_);
+    check_open();
+    return held;
+}
+
 void Prefix::close() {
-    const std::unique_lock lock(mutex_);
+    if (ns_->media().forked())
+        return;
+    const std::unique_lock held(mutex_);
     closed_ = true;
     unpin_all();
 }
 
 void Prefix::check_open() const {
-    ns_->check();
     if (closed_)
         throw Error(SAC_E_CLOSED, "prefix",
                     "the prefix was closed; its pages are not pinned any more");

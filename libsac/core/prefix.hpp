@@ -25,9 +25,10 @@ public:
     Namespace &ns() const noexcept { return *ns_; }
     const std::shared_ptr<Namespace> &owner() const noexcept { return ns_; }
 
-    // The rest needs a shared lock on mutex() held.
-    std::shared_mutex &mutex() const noexcept { return mutex_; }
-    void check_open() const;
+    // Keeps the prefix from being closed. Throws where it is, or is a forked parent's.
+    std::shared_lock<std::shared_mutex> lock() const;
+
+    // The rest needs lock() held.
     std::uint64_t pages() const noexcept { return at_[kBodyPart].size(); }
     virtual std::uint64_t tokens() const noexcept;
     // Rows of a plane and layer that can be read: 0 .. rows-1 (window planes: less those
@@ -56,6 +57,8 @@ protected:
     };
     void add(std::uint32_t part, std::uint8_t *at, Held held);
     void unpin_all() noexcept;
+    std::unique_lock<std::shared_mutex> lock_alone() const;
+    void check_open() const;
 
     std::shared_ptr<Namespace> ns_;
     mutable std::shared_mutex mutex_;

@@ -117,14 +117,21 @@ void Put::pin_present(std::uint64_t first_tail,
     }
 }
 
-void Put::check_open() const {
+std::unique_lock<std::mutex> Put::lock() const {
+    // Before the lock: in a forked child another thread of the parent may hold it for ever.
     ns_->check();
+    return std::unique_lock(mutex_);
+}
+
+std::unique_lock<std::mutex> Put::lock_open() const {
+    std::unique_lock held = lock();
     if (!open_)
         throw Error(SAC_E_CLOSED, "put", "the put has ended: it was committed or given up");
+    return held;
 }
 
 std::vector<std::uint64_t> Put::missing(std::uint32_t part) const {
-    const std::lock_guard lock(mutex_);
+    const auto held = lock();
     std::vector<std::uint64_t> out;
     for (const Page &p : pages_[part])
         out.push_back(p.position);
@@ -132,8 +139,7 @@ std::vector<std::uint64_t> Put::missing(std::uint32_t part) const {
 }
 
 void Put::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
-    const std::lock_guard lock(mutex_);
-    check_open();
+    const auto held = lock_open();
     const Geometry &g = ns_->geometry();
     for (const sac_scatter_req &r : reqs) {
         (void)g.offset(r.plane, r.layer);
@@ -185,8 +191,7 @@ void Put::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
 
 std::uint8_t *Put::view(std::uint64_t missing, std::uint32_t plane, std::uint32_t layer,
                         std::uint64_t &bytes) {
-    const std::lock_guard lock(mutex_);
-    check_open();
+    const auto held = lock_open();
     const Geometry &g = ns_->geometry();
     const std::uint64_t offset = g.offset(plane, layer);
     const std::uint32_t part = g.at[plane].part;
@@ -217,8 +222,7 @@ void Put::check_written() const {
 }
 
 std::uint64_t Put::commit() {
-    const std::lock_guard lock(mutex_);
-    check_open();
+    const auto held = lock_open();
     check_written();
     std::vector<CommitItem> items;
     // Tails first: a body that is visible has the tail that was put with it.
@@ -268,7 +272,9 @@ void Put::give_up() noexcept {
 }
 
 void Put::close() {
-    const std::lock_guard lock(mutex_);
+    if (ns_->media().forked())
+        return;
+    const std::lock_guard held(mutex_);
     if (open_)
         give_up();
 }

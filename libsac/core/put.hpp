@@ -35,7 +35,8 @@ private:
         Reservation reservation;
     };
 
-    void check_open() const;  // mutex_ held
+    std::unique_lock<std::mutex> lock() const;
+    std::unique_lock<std::mutex> lock_open() const;  // throws if the put has ended
     void check_written() const;
     void give_up() noexcept;
     void pin_present(std::uint64_t first_tail,

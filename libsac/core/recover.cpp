@@ -70,9 +70,13 @@ void CacheControl::recover(const Owned &owned, bool rebooted) {
         const fmt::PageHeader *const h = header(slot);
         if (h->state != fmt::kCommitted)
             return;
-        if (!header_valid(h, slot, part) || h->generation == 0 ||
-            h->generation >= media_.first_generation() || Key::load(h->key).zero())
+        if (!header_valid(h, slot, part))
             return;
+        if (h->generation == 0 || h->generation >= media_.first_generation() ||
+            Key::load(h->key).zero()) {
+            clear_header(slot, 0);  // or it would be a page when the limit has risen
+            return;
+        }
         if (rebooted) {
             const std::uint8_t *const page = media_.data().data() + page_offset(slot, part);
             if (!(h->flags & fmt::kHasDataCrc) || geometry_.crc(part, page) != h->data_crc) {

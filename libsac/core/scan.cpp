@@ -23,7 +23,11 @@ void Media::load() {
     const Extent &m = meta_->extents().front();
     if (m.bytes < 2 * fmt::kMetaSlab)
         corrupt(m.name, format("the file has %" PRIu64 " bytes only", m.bytes));
-    super_ = read_superblock(meta_->data(), m.name);
+    bool alone = false;
+    super_ = read_superblock(meta_->data(), m.name, &alone);
+    // The copy that is lost may have been the newer one. It was a step ahead at most.
+    if (alone && super_.generation_limit <= fmt::kGenerationMax)
+        super_.generation_limit += kGenerationStep;
     if (super_.kind != fmt::kMetadata)
         corrupt(m.name, "this is not a metadata extent");
     if (super_.slab_bytes != fmt::kMetaSlab || super_.bytes > m.bytes ||

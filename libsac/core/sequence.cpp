@@ -93,8 +93,7 @@ std::uint64_t Sequence::rows(std::uint32_t plane, std::uint32_t layer) const noe
 
 void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count,
                       std::uint64_t timeout_ms) {
-    const std::unique_lock lock(mutex_);
-    check_open();
+    const auto held = lock_alone();
     flush_locked();
     const std::uint32_t per_page = ns_->block().page_tokens;
     for (std::size_t i = 0; i < open_.size(); ++i)
@@ -243,18 +242,18 @@ void Sequence::drop_old_tails() noexcept {
 }
 
 std::uint64_t Sequence::flush() {
-    const std::unique_lock lock(mutex_);
-    check_open();
+    const auto held = lock_alone();
     return flush_locked();
 }
 
 void Sequence::close() {
-    const std::unique_lock lock(mutex_);
-    if (!ns_->media().forked())
-        for (const Open &page : open_)
-            for (const auto part : {kBodyPart, kTailPart})
-                if (page.has[part])
-                    ns_->control().abort({&page.reservation[part], 1});
+    if (ns_->media().forked())
+        return;
+    const std::unique_lock held(mutex_);
+    for (const Open &page : open_)
+        for (const auto part : {kBodyPart, kTailPart})
+            if (page.has[part])
+                ns_->control().abort({&page.reservation[part], 1});
     open_.clear();
     ids_.clear();
     closed_ = true;

@@ -43,8 +43,7 @@ void Sequence::check_request(const sac_scatter_req &r) const {
 }
 
 void Sequence::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
-    const std::unique_lock lock(mutex_);
-    check_open();
+    const auto held = lock_alone();
     const Geometry &g = ns_->geometry();
     for (const sac_scatter_req &r : reqs)
         check_request(r);

@@ -42,9 +42,11 @@ void write_superblock(std::uint8_t *extent, fmt::Superblock &sb) {
 }
 
 // The newer valid copy. Throws where there is none.
-fmt::Superblock read_superblock(const std::uint8_t *extent, const std::string &name) {
+fmt::Superblock read_superblock(const std::uint8_t *extent, const std::string &name,
+                                bool *alone) {
     fmt::Superblock best{};
     bool found = false, magic = false;
+    int valid = 0;
     std::uint32_t version = 0;
     for (const std::uint64_t at : fmt::kSuperblockCopies) {
         fmt::Superblock sb;
@@ -55,9 +57,13 @@ fmt::Superblock read_superblock(const std::uint8_t *extent, const std::string &n
         if (!fmt::crc_matches(sb.crc, fmt::block_crc(sb)))
             continue;
         version = sb.major;
+        ++valid;
         if (sb.major == fmt::kMajor && (!found || sb.sequence > best.sequence))
             best = sb, found = true;
     }
+    // The first write leaves the other copy as it was.
+    if (alone)
+        *alone = valid == 1 && best.sequence > 1;
     if (found)
         return best;
     if (version != 0)

@@ -37,31 +37,31 @@ extern "C" {
 
 typedef enum sac_status {
     SAC_OK = 0,
-    SAC_E_ARG = 1,          /* an argument is malformed */
-    SAC_E_RANGE = 2,        /* a token, row, layer, head or page that is not there */
-    SAC_E_NOT_FOUND = 3,    /* no pool, namespace or plane of that name */
-    SAC_E_EXISTS = 4,       /* there already, with another specification */
-    SAC_E_LAYOUT = 5,       /* the layout is invalid, or not the namespace's */
-    SAC_E_NO_SPACE = 6,     /* nothing free and nothing that may be evicted */
-    SAC_E_BUSY = 7,         /* in use: by another process, or pinned */
-    SAC_E_STALE = 8,        /* the page has left since it was looked up */
-    SAC_E_RESERVATION = 9,  /* the reservation expired or was ended */
-    SAC_E_INCOMPLETE = 10,  /* commit with rows missing */
-    SAC_E_CORRUPT = 11,     /* memory does not hold what the format demands */
-    SAC_E_VERSION = 12,     /* a format version this library does not know */
-    SAC_E_MEDIA = 13,       /* the memory behind an address is dead (SIGBUS) */
-    SAC_E_FORKED = 14,      /* a handle of the parent process */
-    SAC_E_CLOSED = 15,      /* the handle was closed */
-    SAC_E_SYSTEM = 16,      /* a system call failed: see sys_errno */
-    SAC_E_NO_MEMORY = 17    /* the process is out of memory */
+    SAC_E_ARG = 1,         /* an argument is malformed */
+    SAC_E_RANGE = 2,       /* a token, row, layer, head or page that is not there */
+    SAC_E_NOT_FOUND = 3,   /* no pool, namespace or plane of that name */
+    SAC_E_EXISTS = 4,      /* there already, with another specification */
+    SAC_E_LAYOUT = 5,      /* the layout is invalid, or not the namespace's */
+    SAC_E_NO_SPACE = 6,    /* nothing free and nothing that may be evicted */
+    SAC_E_BUSY = 7,        /* in use: by another process, or pinned */
+    SAC_E_STALE = 8,       /* the page has left since it was looked up */
+    SAC_E_RESERVATION = 9, /* the reservation expired or was ended */
+    SAC_E_INCOMPLETE = 10, /* commit with rows missing */
+    SAC_E_CORRUPT = 11,    /* memory does not hold what the format demands */
+    SAC_E_VERSION = 12,    /* a format version this library does not know */
+    SAC_E_MEDIA = 13,      /* the memory behind an address is dead (SIGBUS) */
+    SAC_E_FORKED = 14,     /* a handle of the parent process */
+    SAC_E_CLOSED = 15,     /* the handle was closed */
+    SAC_E_SYSTEM = 16,     /* a system call failed: see sys_errno */
+    SAC_E_NO_MEMORY = 17   /* the process is out of memory */
 } sac_status;
 
 typedef struct sac_error {
     sac_status status;
-    int sys_errno;        /* of the system call that failed, or 0 */
-    uint64_t offset;      /* SAC_E_MEDIA, SAC_E_CORRUPT: byte in the extent */
-    char object[128];     /* what it failed on: a path, namespace, plane ... */
-    char message[640];    /* one or two sentences for a person */
+    int sys_errno;     /* of the system call that failed, or 0 */
+    uint64_t offset;   /* SAC_E_MEDIA, SAC_E_CORRUPT: byte in the extent */
+    char object[128];  /* what it failed on: a path, namespace, plane ... */
+    char message[640]; /* one or two sentences for a person */
 } sac_error;
 
 SAC_API const char *sac_version(void);
@@ -88,9 +88,9 @@ typedef struct sac_plane {
     uint32_t heads;                       /* 1 where selection is not per head */
     uint32_t tokens_per_row;              /* compression: 1, 4, 128 ... */
     uint32_t row_bytes;
-    uint32_t row_pitch;                   /* 0: row_bytes */
-    uint32_t window_tokens;               /* WINDOW only */
-    char dtype[20];                       /* for people: "bf16", "fp8+scale", ... */
+    uint32_t row_pitch;     /* 0: row_bytes */
+    uint32_t window_tokens; /* WINDOW only */
+    char dtype[20];         /* for people: "bf16", "fp8+scale", ... */
 } sac_plane;
 
 typedef struct sac_layout {
@@ -102,10 +102,10 @@ typedef struct sac_layout {
 
 /* What a layout comes to. */
 typedef struct sac_geometry {
-    uint64_t body_bytes;      /* one page: the planes of kind ROWS */
-    uint64_t tail_bytes;      /* WINDOW and STATE planes; 0 where there are none */
-    uint32_t tail_pages;      /* how many last pages of a prefix need their tail */
-    uint8_t hash[32];         /* of the canonical encoding, docs/format.md */
+    uint64_t body_bytes; /* one page: the planes of kind ROWS */
+    uint64_t tail_bytes; /* WINDOW and STATE planes; 0 where there are none */
+    uint32_t tail_pages; /* how many last pages of a prefix need their tail */
+    uint8_t hash[32];    /* of the canonical encoding, docs/format.md */
 } sac_geometry;
 
 /* Checks a layout and computes its geometry. SAC_E_LAYOUT says what is wrong. */
@@ -127,8 +127,8 @@ enum {
 typedef struct sac_pool_options {
     uint32_t struct_size;
     uint32_t flags;
-    uint64_t bytes;          /* of data, over all extents; 0 with SAC_POOL_OPEN */
-    uint32_t extents;        /* data extents; 0: 1 */
+    uint64_t bytes;   /* of data, over all extents; 0 with SAC_POOL_OPEN */
+    uint32_t extents; /* data extents; 0: 1 */
     uint32_t reserved;
     const char *path;        /* a directory for the pool's files; NULL: memory of this
                                 process, gone with it */
@@ -137,11 +137,11 @@ typedef struct sac_pool_options {
 
 typedef struct sac_pool_info {
     uint8_t uuid[16];
-    uint64_t data_bytes;         /* that namespaces can be given */
+    uint64_t data_bytes; /* that namespaces can be given */
     uint64_t free_bytes;
     uint64_t metadata_bytes;
     uint64_t slab_bytes;
-    uint64_t incarnation;        /* how many times the pool has been opened to write */
+    uint64_t incarnation; /* how many times the pool has been opened to write */
     uint32_t extents;
     uint32_t namespaces;
     uint64_t page_size_obtained; /* bytes of the kernel's pages behind the data */
@@ -170,8 +170,8 @@ enum {
 };
 
 typedef enum sac_key_scheme {
-    SAC_KEYS_SAC = 0,    /* sac_keys() */
-    SAC_KEYS_ENGINE = 1  /* the engine's own hash, with its parent */
+    SAC_KEYS_SAC = 0,   /* sac_keys() */
+    SAC_KEYS_ENGINE = 1 /* the engine's own hash, with its parent */
 } sac_key_scheme;
 
 typedef struct sac_ns_options {
@@ -199,15 +199,15 @@ typedef struct sac_ns_info {
 } sac_ns_info;
 
 typedef struct sac_ns_stats {
-    uint64_t pages;          /* bodies committed now */
-    uint64_t tails;          /* tails committed now */
-    uint64_t reserved;       /* parts being written, expired ones included */
-    uint64_t quarantined;    /* parts of expired reservations and of dead blocks */
-    uint64_t pinned;         /* parts with at least one pin */
-    uint64_t lookups;        /* keys asked */
+    uint64_t pages;       /* bodies committed now */
+    uint64_t tails;       /* tails committed now */
+    uint64_t reserved;    /* parts being written, expired ones included */
+    uint64_t quarantined; /* parts of expired reservations and of dead blocks */
+    uint64_t pinned;      /* parts with at least one pin */
+    uint64_t lookups;     /* keys asked */
     uint64_t hits;
-    uint64_t commits;        /* parts */
-    uint64_t duplicates;     /* commits that another writer of the key won */
+    uint64_t commits;    /* parts */
+    uint64_t duplicates; /* commits that another writer of the key won */
     uint64_t aborts;
     uint64_t evictions;
     uint64_t rows_gathered;
@@ -242,7 +242,7 @@ SAC_API int sac_root(sac_ns *ns, const void *salt, uint64_t salt_bytes, uint8_t 
 typedef struct sac_handle {
     uint64_t generation; /* 0: not there */
     uint32_t slot;
-    uint32_t part;       /* 0 body, 1 tail */
+    uint32_t part; /* 0 body, 1 tail */
 } sac_handle;
 
 /* Looks up bodies key by key; keys are 32 bytes each. handles may be NULL; *hits (may
@@ -276,14 +276,14 @@ SAC_API int sac_prefix_close(sac_prefix *prefix);
 typedef struct sac_gather_req {
     const sac_prefix *prefix;
     uint32_t plane;
-    uint32_t layer;      /* model layer */
+    uint32_t layer; /* model layer */
     uint32_t head;
-    uint32_t index_bytes;/* 4: int32_t, 8: int64_t */
-    const void *index;   /* row numbers: token / tokens_per_row. -1: a row of zeros.
-                            NULL: rows 0 .. count-1 */
+    uint32_t index_bytes; /* 4: int32_t, 8: int64_t */
+    const void *index;    /* row numbers: token / tokens_per_row. -1: a row of zeros.
+                             NULL: rows 0 .. count-1 */
     uint64_t count;
     void *dst;
-    uint64_t dst_pitch;  /* bytes from row to row; 0: row_bytes */
+    uint64_t dst_pitch; /* bytes from row to row; 0: row_bytes */
 } sac_gather_req;
 
 enum {
@@ -302,14 +302,14 @@ SAC_API int sac_gather(sac_ns *ns, const sac_gather_req *reqs, uint64_t count, u
 typedef struct sac_put_options {
     uint32_t struct_size;
     uint32_t reserved;
-    uint64_t deadline_ms;    /* of the reservations; 0: 60,000 */
-    uint64_t timeout_ms;     /* how long to wait for pins to end; 0: not */
-    const uint8_t *parents;  /* parent key of each key (ENGINE scheme), or NULL: the
-                                key before it, and first_parent for the first */
-    const uint8_t *first_parent;  /* 32 bytes, or NULL: none */
-    const uint32_t *tokens;  /* token ids, count x page_tokens, or NULL */
-    uint64_t first_tail;     /* pages from here on get a tail too; UINT64_MAX: the last
-                                tail_pages of keys */
+    uint64_t deadline_ms;        /* of the reservations; 0: 60,000 */
+    uint64_t timeout_ms;         /* how long to wait for pins to end; 0: not */
+    const uint8_t *parents;      /* parent key of each key (ENGINE scheme), or NULL: the
+                                    key before it, and first_parent for the first */
+    const uint8_t *first_parent; /* 32 bytes, or NULL: none */
+    const uint32_t *tokens;      /* token ids, count x page_tokens, or NULL */
+    uint64_t first_tail;         /* pages from here on get a tail too; UINT64_MAX: the last
+                                    tail_pages of keys */
 } sac_put_options;
 
 /* Reserves room for the keys that are not there, and pins those that are until the put
@@ -323,9 +323,9 @@ SAC_API int sac_put_missing(sac_put *put, uint32_t part, uint64_t *indices, uint
 typedef struct sac_scatter_req {
     uint32_t plane;
     uint32_t layer;
-    uint64_t first;       /* put: position among the missing pages of the plane's part;
-                             sequence: row number */
-    uint64_t count;       /* put: pages; sequence: rows */
+    uint64_t first; /* put: position among the missing pages of the plane's part;
+                       sequence: row number */
+    uint64_t count; /* put: pages; sequence: rows */
     const void *src;
     uint64_t page_stride; /* bytes from page to page of src (put) */
     uint64_t head_stride; /* from head to head; needed where heads > 1 */
@@ -389,7 +389,8 @@ SAC_API int sac_events(sac_ns *ns, uint64_t *next, sac_event *out, uint64_t *cou
 
 /* -------------------------------------------------------------- maintenance */
 
-/* Evicts up to count parts by the namespace's policy; *evicted counts them. */
+/* Evicts up to count parts by the namespace's policy; *evicted counts them. A body takes its
+ * tail along, which is not counted. */
 SAC_API int sac_evict(sac_ns *ns, uint64_t count, uint64_t *evicted);
 /* Checks headers against the index, and data checksums where kept; drops pages that
  * fail and counts them. */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that follow from a page's key: whoever knows the key can tell a right byte from a wrong one."""
+"""Rows that follow from a page's key: who knows the key knows which bytes are right."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from libsac import Keys, Layout, Namespace, Plane, Prefix, Put, Sequence
 from numpy.typing import NDArray
+
+from libsac import Keys, Layout, Namespace, Plane, Prefix, Put, Sequence
 
 Bytes = NDArray[np.uint8]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance.backends import OpenPool
+
 from libsac import Keys, Layout, Namespace, Plane, Prefix, errors
 
 LAYOUT = Layout(

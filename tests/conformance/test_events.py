@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 from conformance.backends import OpenPool
 from conformance.content import RICH, put
+
 from libsac import Layout, PageEvent, Plane
 
 TINY = Layout([Plane("kv", [0], 64)], page_tokens=1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conformance.backends import OpenPool
 from conformance.content import LARGE, RICH, assert_idle, check, check_stored, put
+
 from libsac import Keys, Namespace, Pool, errors
 
 PAGE_TOKENS = 16
@@ -208,3 +209,19 @@ def test_random_use_keeps_every_byte(
         check_stored(ns, keys)
     assert_idle(ns)
     assert ns.stats().pages <= room
+
+
+def test_bodies_leave_room_for_tails(open_pool: OpenPool) -> None:
+    """Pages without window and state rows fill all there is; later ones still get theirs."""
+    ns = open_pool("6M").namespace("n", layout=RICH)
+    many = ns.keys(range(16 * 600))
+    with pytest.raises(errors.NoSpaceError):
+        ns.put(many)
+    for n in (290, 150):
+        put(ns, many[:n], first_tail=n)
+    keys = keys_of(ns, 7, 5)
+    put(ns, keys)
+    check_stored(ns, keys)
+    with ns.sequence() as seq:
+        seq.extend(range(16 * 20))
+    assert_idle(ns)

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import libsac
 import numpy as np
 import pytest
 from conformance.backends import OpenPool
+
+import libsac
 
 EXAMPLE = """
 import numpy as np, libsac

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conformance.backends import OpenPool
 from conformance.content import PLAIN, RICH, put, stream, tail_start
+
 from libsac import Keys, Namespace, Prefix, errors
 
 PAGES = 9
@@ -191,7 +192,7 @@ def test_views(ns: Namespace, keys: Keys) -> None:
     assert np.array_equal(heads, stream(keys, RICH.plane("k"), 0)[:, 128:144])
     for array in (latent, heads):
         assert not array.flags.writeable
-        with pytest.raises(ValueError, match="WRITEABLE|writeable"):
+        with pytest.raises(ValueError, match=r"WRITEABLE|writeable"):
             array.flags.writeable = True
     with pytest.raises(errors.RangeError):
         prefix.view("latent", 2, PAGES)
@@ -243,8 +244,8 @@ def test_what_gather_refuses(prefix: Prefix) -> None:
         prefix.gather("latent", 0, [0], out=np.empty((1, 200), np.uint8)[:, ::2])
     with pytest.raises(errors.ArgumentError, match="backwards"):
         prefix.gather("latent", 0, [0, 1], out=np.empty((2, 100), np.uint8)[::-1])
+    shared = np.lib.stride_tricks.as_strided(np.empty(100, np.uint8), (2, 100), (0, 1))
     with pytest.raises(errors.ArgumentError, match="share memory"):
-        shared = np.lib.stride_tricks.as_strided(np.empty(100, np.uint8), (2, 100), (0, 1))
         prefix.gather("latent", 0, [0, 1], out=shared)
     with pytest.raises(errors.ArgumentError, match="threads"):
         prefix.gather("latent", 0, [0], threads=-1)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from conformance.backends import OpenPool
 from conformance.content import LARGE, PLAIN, RICH, check, check_stored, put, write
-from libsac import Layout, Plane, Sequence, errors
 from unit import reference_keys
+
+from libsac import Layout, Plane, Sequence, errors
 
 
 def test_info(open_pool: OpenPool) -> None:
@@ -199,11 +200,13 @@ def test_close_with_live_handles(open_pool: OpenPool) -> None:
     if open_pool.on_disk:
         with pytest.raises(errors.BusyError, match="this process"):
             open_pool(None)
-    prefix.close()
-    seq.close()
-    batch.close()
+    for handle in (prefix, seq, batch):
+        handle.close()
     assert np.array_equal(view, want)
-    del view, prefix, seq, batch, call
+    if open_pool.on_disk:
+        with pytest.raises(errors.BusyError, match="views"):
+            open_pool(None)
+    del view
     gc.collect()
     if open_pool.on_disk:
         pool = open_pool(None)

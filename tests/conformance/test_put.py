@@ -18,6 +18,7 @@ from conformance.content import (
     put,
     write,
 )
+
 from libsac import Layout, Plane, errors
 
 

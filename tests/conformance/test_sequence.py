@@ -17,6 +17,7 @@ from conformance.content import (
     stream,
     tail_start,
 )
+
 from libsac import Keys, Layout, Namespace, Plane, Sequence, errors
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from conformance.backends import OpenPool
 from conformance.content import PLAIN, RICH, assert_idle, check_stored, put, stream, write
+
 from libsac import Keys, Namespace
 
 

@@ -192,7 +192,7 @@ inline bool intact(const NsHandle &ns, const PrefixHandle &prefix,
                    const std::vector<std::uint8_t> &keys) {
     const sac::Geometry &g = ns->it->geometry();
     const sac::Prefix &p = *prefix->it;
-    const std::shared_lock lock(p.mutex());
+    const auto lock = prefix->it->lock();
     for (std::uint64_t i = 0; i < p.pages(); ++i) {
         for (const std::uint32_t part : {sac::kBodyPart, sac::kTailPart}) {
             const std::uint8_t *const at =

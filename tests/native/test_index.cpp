@@ -151,7 +151,7 @@ TEST(readers_beside_the_writer) {
     std::vector<std::uint64_t> holds(kSlots, UINT64_MAX);
     std::vector<bool> in(kKeys, false);
     std::uint64_t round = 2;
-    for (int step = 0; step < 60000; ++step) {
+    for (int step = 0; step < 200000; ++step) {
         const std::uint64_t r = kit::mix(static_cast<std::uint64_t>(step));
         const std::uint64_t slot = kStay + r % (kSlots - kStay);
         const std::uint64_t k = kStay + (r >> 32) % (kKeys - kStay);

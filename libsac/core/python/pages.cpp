@@ -13,12 +13,22 @@ namespace {
 
 struct Put : Handle<sac_put> {
     Put(sac_put *p, std::shared_ptr<sac_ns> n) : Handle(p, sac_put_close), ns(std::move(n)) {}
+    // Lets go of the namespace too: an object that is only still around locks no files.
+    void end() {
+        close();
+        ns.reset();
+    }
     std::shared_ptr<sac_ns> ns;
 };
 
 struct Sequence : Handle<sac_seq> {
     Sequence(sac_seq *s, std::shared_ptr<sac_ns> n)
         : Handle(s, sac_seq_close), ns(std::move(n)) {}
+    // Lets go of the namespace too: an object that is only still around locks no files.
+    void end() {
+        close();
+        ns.reset();
+    }
     std::shared_ptr<sac_ns> ns;
 };
 
@@ -101,10 +111,11 @@ nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>> put_missing(const Put &self,
 void put_write(const Put &self, std::uint32_t plane, std::uint32_t layer, nb::object rows,
                std::uint64_t first, std::uint32_t threads) {
     const auto p = self.get("put");
-    const sac_plane pl = plane_of(self.ns.get(), plane);
+    const auto ns = self.ns;  // a close by another thread lets go of it
+    const sac_plane pl = plane_of(ns.get(), plane);
     const bool heads = pl.heads > 1;
     const Source s = source(rows, heads ? 3 : 2, pl.row_bytes, "rows");
-    const std::int64_t per_page = rows_a_page(pl, self.ns.get());
+    const std::int64_t per_page = rows_a_page(pl, ns.get());
     if (s.shape[heads ? 2 : 1] != per_page || (heads && s.shape[1] != pl.heads))
         raise(SAC_E_ARG, pl.name,
               std::string("rows of plane '") + pl.name + "' must have the shape (pages, " +
@@ -128,7 +139,8 @@ void put_write(const Put &self, std::uint32_t plane, std::uint32_t layer, nb::ob
 void seq_write(const Sequence &self, std::uint32_t plane, std::uint32_t layer, nb::object rows,
                std::uint64_t first, std::uint32_t threads) {
     const auto seq = self.get("sequence");
-    const sac_plane pl = plane_of(self.ns.get(), plane);
+    const auto ns = self.ns;
+    const sac_plane pl = plane_of(ns.get(), plane);
     const bool heads = pl.heads > 1;
     const Source s = source(rows, heads ? 2 : 1, pl.row_bytes, "rows");
     if (heads && s.shape[0] != pl.heads)
@@ -185,19 +197,21 @@ void bind_prefix(nb::module_ &m) {
              [](const Prefix &self, std::uint64_t page, std::uint32_t plane,
                 std::uint32_t layer) {
                  const auto held = self.get();
+                 const auto ns = self.ns;
                  const void *rows = nullptr;
                  std::uint64_t bytes = 0;
                  call([&] {
                      return sac_prefix_view(held.get(), page, plane, layer, &rows, &bytes);
                  });
-                 const sac_plane p = plane_of(self.ns.get(), plane);
+                 const sac_plane p = plane_of(ns.get(), plane);
                  return page_array(static_cast<std::uint8_t *>(const_cast<void *>(rows)), p,
-                                   rows_a_page(p, self.ns.get()), held, false);
+                                   rows_a_page(p, ns.get()), held, false);
              })
         .def("close",
              [](Prefix &self) {
                  std::shared_ptr<const sac_prefix> last;
                  last.swap(self.held);
+                 self.ns.reset();
              })
         .def_prop_ro("closed", [](const Prefix &self) { return !self.held; });
 }
@@ -218,14 +232,15 @@ void bind_pages(nb::module_ &m) {
              [](const Put &self, std::uint64_t missing, std::uint32_t plane,
                 std::uint32_t layer) {
                  const auto p = self.get("put");
+                 const auto ns = self.ns;
                  void *rows = nullptr;
                  std::uint64_t bytes = 0;
                  call([&] {
                      return sac_put_view(p.get(), missing, plane, layer, &rows, &bytes);
                  });
-                 const sac_plane pl = plane_of(self.ns.get(), plane);
+                 const sac_plane pl = plane_of(ns.get(), plane);
                  return page_array(static_cast<std::uint8_t *>(rows), pl,
-                                   rows_a_page(pl, self.ns.get()), p, true);
+                                   rows_a_page(pl, ns.get()), p, true);
              })
         .def("commit",
              [](const Put &self) {
@@ -234,7 +249,7 @@ void bind_pages(nb::module_ &m) {
                  call([&] { return sac_put_commit(p.get(), &n); });
                  return n;
              })
-        .def("close", &Put::close)
+        .def("close", &Put::end)
         .def_prop_ro("closed", &Put::closed);
 
     m.def("sequence",
@@ -270,7 +285,7 @@ void bind_pages(nb::module_ &m) {
                  call([&] { return sac_seq_flush(seq.get(), &n); });
                  return n;
              })
-        .def("close", &Sequence::close)
+        .def("close", &Sequence::end)
         .def_prop_ro("closed", &Sequence::closed);
 }
 
