@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from libsac import _core
 from libsac.errors import ArgumentError, NotFoundError
 from libsac.events import Events
+from libsac.gather import gather
 from libsac.keys import Keys, token_ids
 from libsac.layout import Layout
-from libsac.pages import Prefix, Put, Sequence, gather
+from libsac.pages import Prefix, Put, Sequence
 
 __all__ = ["KEY_SCHEMES", "Namespace", "NamespaceInfo", "NamespaceStats"]
 

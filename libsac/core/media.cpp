@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "media.hpp"
 
+#include <sys/file.h>
+
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
@@ -181,6 +183,14 @@ std::uint64_t Media::free_bytes() const {
 void Media::store_superblock() {
     write_superblock(meta_->data(), super_);
     SAC_STOP("superblock.written");
+}
+
+Media::~Media() {
+    data_.reset();
+    meta_.reset();
+    // Not by closing alone: a child that was forked this instant still has the fd open.
+    if (lock_ && !forked())
+        (void)flock(lock_.get(), LOCK_UN);
 }
 
 void Media::take() {

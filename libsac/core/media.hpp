@@ -45,6 +45,9 @@ public:
     // Checks all superblocks and slab tables; writes nothing before take().
     // Throws Error: SAC_E_CORRUPT, SAC_E_VERSION, SAC_E_MEDIA.
     Media(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock);
+    ~Media();
+    Media(const Media &) = delete;
+    Media &operator=(const Media &) = delete;
 
     const Mapping &meta() const noexcept { return *meta_; }
     const Mapping &data() const noexcept { return *data_; }

@@ -56,22 +56,24 @@ fmt::Superblock read_superblock(const std::uint8_t *extent, const std::string &n
         magic = true;
         if (!fmt::crc_matches(sb.crc, fmt::block_crc(sb)))
             continue;
-        version = sb.major;
+        if (sb.major != fmt::kMajor)
+            version = sb.major;
         ++valid;
-        if (sb.major == fmt::kMajor && (!found || sb.sequence > best.sequence))
+        if (!found || sb.sequence > best.sequence)
             best = sb, found = true;
     }
-    // The first write leaves the other copy as it was.
-    if (alone)
-        *alone = valid == 1 && best.sequence > 1;
-    if (found)
-        return best;
+    // One such copy is enough: whoever wrote it may have changed what the other one describes.
     if (version != 0)
         throw Error(
             SAC_E_VERSION, name,
             format("%s has format version %u; this library knows %u. Use the library that "
                    "made it, or create the pool anew.",
                    name.c_str(), version, fmt::kMajor));
+    // The first write leaves the other copy as it was.
+    if (alone)
+        *alone = valid == 1 && best.sequence > 1;
+    if (found)
+        return best;
     throw Error(SAC_E_CORRUPT, name,
                 format("%s %s. It is not (or no longer) an extent of a pool.", name.c_str(),
                        magic ? "has no superblock whose checksum is right"

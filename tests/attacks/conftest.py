@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 from attacks import victim
+from conformance.backends import copy_pool
 
 
 @pytest.fixture(scope="session")
@@ -21,5 +21,5 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def path(template: Path, tmp_path: Path) -> Path:
     """A copy of the template, closed cleanly, to be changed and opened."""
     copy = tmp_path / "pool"
-    shutil.copytree(template, copy)
+    copy_pool(template, copy)
     return copy

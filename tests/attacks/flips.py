@@ -16,6 +16,7 @@ from pathlib import Path
 
 from attacks import victim
 from attacks.region import BODY, META, NAMESPACE, SUPERBLOCK, Block, Region
+from conformance.backends import copy_pool
 
 import libsac
 from libsac import errors
@@ -123,7 +124,7 @@ def main() -> None:
     for seed in range(options.seed, options.seed + options.count):
         print(f"seed {seed}", flush=True)
         path = options.work / "pool"
-        shutil.copytree(options.template, path)
+        copy_pool(options.template, path)
         KINDS[options.kind](path, random.Random(seed))
         shutil.rmtree(path)
     print("survived", flush=True)

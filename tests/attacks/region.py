@@ -176,7 +176,7 @@ class Region:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.meta = _map(path / "meta")
-        self.data = []
+        self.data: list[mmap.mmap] = []
         while (path / f"data.{len(self.data)}").is_file():
             self.data.append(_map(path / f"data.{len(self.data)}"))
         # As it was before the attack; which copy counts does not change by looking on.

@@ -127,6 +127,29 @@ def test_a_creation_that_was_cut_off(path: Path) -> None:
     assert not (path / "meta.new").exists()
 
 
+def test_truncated_while_it_is_open(path: Path) -> None:
+    """Memory that goes away under a reader fails by name and place, and only there."""
+    with opened(path) as pool:
+        keys = {name: victim.keys_of(pool, name) for name in "abc"}
+        prefixes = {name: pool.namespace(name).pin(keys[name]) for name in "abc"}
+        for file in ("data.0", "data.1"):
+            os.truncate(path / file, 2 * MIB)
+        for name, prefix in prefixes.items():
+            layout = victim.LAYOUTS[name]
+            with pytest.raises(errors.MediaError, match="dead") as caught:
+                victim.check(prefix, keys[name], layout, prefix.pages)
+            assert "data." in caught.value.object
+            assert caught.value.offset is not None
+            assert caught.value.offset >= 2 * MIB
+            prefix.close()
+            assert pool.namespace(name).longest(keys[name]) == 0
+            ns = pool.namespace(name)
+            with pytest.raises((errors.MediaError, errors.NoSpaceError)):
+                victim.put(ns, ns.keys(range(10**6, 10**6 + 10 * layout.page_tokens)))
+        assert pool.info.dead_blocks > 0
+        assert pool.namespaces() == ["a", "b", "c"]
+
+
 @contextmanager
 def as_nobody() -> Iterator[None]:
     """Without root's rights, where the tests run as root."""

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-TESTS = Path(__file__).parents[1]
+from system.run import environment
 
 
 @pytest.mark.parametrize(("kind", "count"), [("metadata", 120), ("rows", 40)])
@@ -32,7 +30,7 @@ def test_random_damage(
         text=True,
         check=False,
         timeout=240,
-        env={**os.environ, "PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"},
+        env=environment(),
     )
     lines = done.stdout.splitlines()
     assert done.returncode == 0, f"{lines[-1:]}, exit status {done.returncode}\n{done.stderr}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attacks import victim
@@ -24,9 +25,9 @@ def keys(template: Path) -> dict[str, Keys]:
         return {name: victim.keys_of(pool, name) for name in "abc"}
 
 
-def set_field(field: str, value: object) -> Callable[[Header, int], None]:
+def set_field(field: str, value: Any) -> Callable[[Header, int], None]:
     def change(header: Header, limit: int) -> None:
-        header[field] = limit + value if field == "generation" and value else value  # type: ignore[operator]
+        header[field] = limit + value if field == "generation" and value else value
         header.seal()
 
     return change

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from attacks import victim
 from attacks.region import META, Region
+from conformance.backends import copy_pool
 
 import libsac
 from libsac import errors
@@ -200,7 +201,7 @@ def test_generations_go_on_after_the_newest_copy_was_lost(path: Path, tmp_path: 
         ns = pool.namespace("b")
         fresh = ns.keys(range(10**6, 10**6 + 160))
         victim.put(ns, fresh)
-        shutil.copytree(path, image)
+        copy_pool(path, image)
     with Region(image) as region:
         used = {h["generation"] for h in region.pages(region.namespace("b")).values()}
         region.superblock.flip(300)
@@ -210,7 +211,7 @@ def test_generations_go_on_after_the_newest_copy_was_lost(path: Path, tmp_path: 
         victim.check_stored(ns, fresh)
         more = ns.keys(range(2 * 10**6, 2 * 10**6 + 160))
         victim.put(ns, more)
-        shutil.copytree(image, tmp_path / "second")
+        copy_pool(image, tmp_path / "second")
     with Region(tmp_path / "second") as region:
         pages = region.pages(region.namespace("b"))
         new = {pages[0, key.tobytes()]["generation"] for key in more.values}

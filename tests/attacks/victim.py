@@ -6,13 +6,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from conformance.backends import copy_pool
 from conformance.content import PLAIN, RICH, check, check_stored, put
 
 import libsac
 from libsac import Keys, Layout, Plane, Pool
 from libsac.errors import NoSpaceError, SacError
 
-__all__ = ["build", "check_stored", "found_is_right", "intact", "put", "use"]
+__all__ = ["build", "check", "check_stored", "found_is_right", "intact", "put", "use"]
 
 BIG = Layout([Plane("kv", [0], 3 << 14)], page_tokens=64)  # 3 MiB a page: chunks of 2 slabs
 LAYOUTS = {"a": RICH, "b": PLAIN, "c": BIG}
@@ -89,7 +90,7 @@ def use(path: Path) -> None:
             except SacError:
                 continue
         found_is_right(pool)
-        shutil.copytree(path, image)
+        copy_pool(path, image)
         for name in pool.namespaces():
             try:
                 pool.namespace(name).evict(1000)

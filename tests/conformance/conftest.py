@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,4 +16,3 @@ def open_pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenPo
     maker = OpenPool(backend, tmp_path)
     yield maker
     maker.close()
-    gc.collect()  # what a failed test still holds must not keep its pool's memory

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,15 +109,16 @@ def test_opened_again_with_another_specification(open_pool: OpenPool) -> None:
     with pytest.raises(errors.LayoutError, match="row_bytes 64 and 65") as caught:
         pool.namespace("n", layout=wider, model="m")
     assert caught.value.object == "n"
-    for options, text in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"model": "o"}, "model 'm' and 'o'"),
         ({"model": "m", "checksum": True}, "flags"),
         ({"model": "m", "token_ids": True}, "flags"),
         ({"model": "m", "key_scheme": "engine"}, "key scheme"),
         ({"model": "m", "quota": "4M"}, "quota"),
-    ):
+    ]
+    for options, text in wrong:
         with pytest.raises(errors.ExistsError, match=text):
-            pool.namespace("n", layout=PLAIN, **options)  # type: ignore[arg-type]
+            pool.namespace("n", layout=PLAIN, **options)
 
 
 def test_namespaces_share_nothing(open_pool: OpenPool) -> None:

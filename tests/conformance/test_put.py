@@ -253,3 +253,18 @@ def test_wide_rows_with_any_dtype(open_pool: OpenPool) -> None:
         batch.write("kv", 0, rows)
     with ns.pin(keys) as prefix:
         assert np.array_equal(prefix.gather("kv", 0).view(np.float32), rows.reshape(8, 16))
+
+
+def test_token_ids_of_engine_keys(open_pool: OpenPool) -> None:
+    ns = open_pool().namespace("n", layout=PLAIN, key_scheme="engine", token_ids=True)
+    keys = ns.engine_keys([b"a" * 32, b"b" * 32])
+    with pytest.raises(errors.ArgumentError, match="token ids"):
+        ns.put(keys)
+    for bad in (range(31), range(33), range(0)):
+        with pytest.raises(errors.ArgumentError, match="token"):
+            ns.put(keys, tokens=bad)
+    assert put(ns, keys, tokens=range(32)) == 2
+    assert ns.verify() == (2, 0)
+    if open_pool.on_disk:
+        ns = open_pool.crash().namespace("n")
+    check_stored(ns, keys)

@@ -89,10 +89,13 @@ def hold_and_fork(path: str) -> None:
     pool = libsac.embedded(SIZE, path)
     ns = pool.namespace("n", layout=RICH)
     put(ns, ns.keys(range(64)))
+    read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.write(write, b"x")
         time.sleep(600)
         os._exit(0)
+    os.read(read, 1)
     say("ready", pid)
     sys.stdin.read()
 

@@ -100,7 +100,8 @@ def body_slots(path: Path, name: str) -> int:
     """Slots for bodies that a namespace has by the slab tables; the pool must not be open."""
     with Region(path) as region:
         block = region.namespace(name)
-        return len(region.owned(block["id"], BODY)) // block["body_slabs"] * block["body_pages"]
+        slabs = len(region.owned(block["id"], BODY))
+        return slabs // int(block["body_slabs"]) * int(block["body_pages"])
 
 
 def every_slot(path: Path, name: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conformance.content import LARGE, RICH, assert_idle, check, page, put
+from conformance.content import LARGE, RICH, assert_idle, check, page, put, stream
 from conformance.test_writers import in_threads
 
 import libsac
@@ -62,7 +62,7 @@ def test_readers_during_eviction(seed: int) -> None:
                 index = np.tile(np.arange(number * 16, number * 16 + 16), (2, 1))
                 assert np.array_equal(prefix.gather("kv", 1, index, threads=2), want)
 
-    in_threads(write, *(lambda me=me: read(me) for me in range(3)))  # type: ignore[misc]
+    in_threads(write, *(lambda me=me: read(me) for me in range(3)))
     assert min(found) > 0
     assert ns.stats().evictions > 0
     assert_idle(ns)
@@ -86,13 +86,11 @@ def test_sequences_side_by_side(seed: int) -> None:
                 check(seq, keys, RICH, 8)
             ns.evict(int(rng.integers(0, 10)))
 
-    in_threads(*(lambda n=n: decode(n // 2 * 1000, n) for n in range(4)))  # type: ignore[misc]
+    in_threads(*(lambda n=n: decode(n // 2 * 1000, n) for n in range(4)))
     assert_idle(ns)
 
 
 def write_rows(seq: libsac.Sequence, keys: Keys, start: int, stop: int) -> None:
-    from conformance.content import stream
-
     for plane in RICH.planes:
         step = 16 if plane.kind == "state" else plane.tokens_per_row
         for layer in plane.layers:
