@@ -23,20 +23,23 @@ struct Plain {
     __attribute__((target("avx2"), always_inline)) static Vector load(const std::uint8_t *p) {
         return _mm256_loadu_si256(reinterpret_cast<const __m256i_u *>(p));
     }
-    __attribute__((target("avx2"), always_inline)) static void store(std::uint8_t *p, Vector v) {
+    __attribute__((target("avx2"), always_inline)) static void store(std::uint8_t *p,
+                                                                     Vector v) {
         _mm256_storeu_si256(reinterpret_cast<__m256i_u *>(p), v);
     }
 };
 
 struct Stream32 : Plain {
-    __attribute__((target("avx2"), always_inline)) static void store(std::uint8_t *p, Vector v) {
+    __attribute__((target("avx2"), always_inline)) static void store(std::uint8_t *p,
+                                                                     Vector v) {
         _mm256_stream_si256(reinterpret_cast<__m256i *>(p), v);
     }
 };
 
 struct Stream64 {
     using Vector = __m512i;
-    __attribute__((target("avx512f"), always_inline)) static Vector load(const std::uint8_t *p) {
+    __attribute__((target("avx512f"), always_inline)) static Vector
+    load(const std::uint8_t *p) {
         return _mm512_loadu_si512(p);
     }
     __attribute__((target("avx512f"), always_inline)) static void store(std::uint8_t *p,

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from libsac import _core
 from libsac.buffers import unsigned
+from libsac.closing import Closing
 from libsac.errors import ArgumentError
 from libsac.gather import gather
 from libsac.keys import token_ids
@@ -21,25 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Prefix", "Put", "Sequence"]
 
 
-class _Closing:
-    """A context manager that closes."""
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class _Reader(_Closing):
+class _Reader(Closing):
     """What prefixes and sequences share: reading rows."""
 
     _ns: Namespace
@@ -132,7 +115,7 @@ class Prefix(_Reader):
         self._native.close()
 
 
-class Put(_Closing):
+class Put(Closing):
     """Pages being written. Made by ``Namespace.put``.
 
     A context manager: leaving it commits, and an exception gives the pages up.

@@ -8,10 +8,10 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from libsac import _core
+from libsac.closing import Closing
 from libsac.errors import ArgumentError
 from libsac.layout import Layout
 from libsac.sizes import parse_size
@@ -96,7 +96,7 @@ def embedded(
     return Pool(native)
 
 
-class Pool:
+class Pool(Closing):
     """Memory that holds namespaces. Thread-safe; made by :func:`embedded`.
 
     A context manager: leaving it closes the pool.
@@ -181,14 +181,3 @@ class Pool:
         with self._lock:
             for space in self._spaces:
                 space._native.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
