@@ -2,9 +2,13 @@
 # Everything a developer runs. Works in a virtual environment of its own, .venv, with the
 # versions pinned in requirements/. docs/building.md says more.
 
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+# A PYTHON that is given must work, and be the one .venv was made by: tools/require.sh looks.
+GIVEN_PYTHON := $(PYTHON)
+ifeq ($(strip $(PYTHON)),)
+override PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14)); ' 2>/dev/null && \
 	$$p -c 'import sys; print(sys.executable)' && break; done)
+endif
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 FUZZ_CC ?= clang
@@ -18,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 RUN := PYTHONSAFEPATH=1 $(BIN)/python
 CMAKE := env PATH="$(CURDIR)/$(BIN):$$PATH" cmake
 CTEST := env PATH="$(CURDIR)/$(BIN):$$PATH" ctest
-REQUIRE := PYTHON="$(PYTHON)" FUZZ_CXX="$(FUZZ_CXX)" tools/require.sh
+REQUIRE := PYTHON="$(GIVEN_PYTHON)" FUZZ_CXX="$(FUZZ_CXX)" tools/require.sh
 # Sanitizers want the address space layout they were built for, where the kernel lets them.
 PLAIN_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 SANITIZER_ENV := ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
@@ -50,7 +54,7 @@ need-test:
 
 $(BIN)/.stamp-venv: requirements/build.txt
 	@echo "== virtual environment and build tools ($(PYTHON))"
-	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip -V >/dev/null 2>&1 || "$(PYTHON)" -m venv $(VENV)
 	@$(PIP) install -r requirements/build.txt
 	@touch $@
 
@@ -73,19 +77,32 @@ $(BIN)/.stamp-lint: requirements/lint.txt requirements/test.txt $(BIN)/.stamp-ve
 
 # --------------------------------------------------------------------- the wheel
 
-# A list of what goes into the wheel: changes when a file comes or goes.
+# README.md, LICENSE and NOTICE are in the wheel but change nothing that runs: they alone
+# make only `make wheel` build anew.
+SOURCE_PLACES := libsac cmake CMakeLists.txt pyproject.toml \
+	$(if $(filter wheel,$(MAKECMDGOALS)),README.md LICENSE NOTICE)
+SOURCES = $(shell find $(SOURCE_PLACES) -type f ! -name '*.pyc' 2>/dev/null)
+
+# A list of what is compiled and packed: changes when a file comes or goes.
 build/sources.txt: FORCE
 	@mkdir -p build
-	@find libsac cmake CMakeLists.txt pyproject.toml README.md LICENSE NOTICE -type f \
-		! -name '*.pyc' | LC_ALL=C sort > $@.new
+	@find libsac cmake -type f ! -name '*.pyc' | LC_ALL=C sort > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
-SOURCES = $(shell find libsac cmake CMakeLists.txt pyproject.toml README.md LICENSE NOTICE \
-	-type f ! -name '*.pyc' 2>/dev/null)
+# What a build of the wheel compiles, said beforehand: pip is silent while it does.
+NATIVE_CHANGED = $(filter %.cpp %.hpp %.h %.map %.cmake CMakeLists.txt,$?)
+define say_compiling
+if [ ! -e build/wheel/install_manifest.txt ]; then \
+	echo "   compiling the C++ core, $(JOBS) at a time: the first time takes about 80 s (with 2)"; \
+elif [ -n "$(NATIVE_CHANGED)" ]; then \
+	echo "   compiling what changed"; \
+fi
+endef
 
 # The build folder is kept, so that only what changed is compiled again.
 $(BIN)/.stamp-wheel: build/sources.txt $(SOURCES) $(BIN)/.stamp-venv
 	@echo "== wheel"
+	@$(say_compiling)
 	@rm -rf build/dist
 	@env PATH="$(CURDIR)/$(BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) wheel \
 		--no-build-isolation --no-deps -w build/dist --config-settings=build-dir=build/wheel \

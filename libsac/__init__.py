@@ -10,8 +10,14 @@ from pkgutil import extend_path
 # module: look there too, so that the README's commands work where they are read.
 __path__ = extend_path(__path__, __name__)
 
+try:
+    from libsac._core import version as _version
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "libsac's native module is not installed for this Python: run 'pip install .' in the "
+        "root of the sources, or 'make install' and use .venv/bin/python"
+    ) from error
 from libsac import errors
-from libsac._core import version as _version
 from libsac.events import Events, PageEvent
 from libsac.keys import Keys
 from libsac.layout import Layout, Plane

@@ -1,12 +1,15 @@
 """``python -m libsac``: where the C header and library of this installation are."""
 
 import argparse
-import importlib.metadata
 import importlib.util
+import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from libsac import __version__
 
 _EXAMPLE = """\
 example:
@@ -29,7 +32,24 @@ def installation() -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what is asked for, on one line each; returns the exit code: 0, 1 or 2."""
+    """Print what is asked for, on one line each; returns the exit code: 0, 1 or 2.
+
+    Raises SystemExit as argparse does: for --help, and with code 2 for wrong options.
+    """
+    try:
+        try:
+            return _answer(arguments)
+        finally:
+            sys.stdout.flush()  # here, where a full disk or a closed pipe is still noticed
+    except OSError as error:
+        with suppress(OSError):
+            print(f"error: cannot write to stdout: {error.strerror}", file=sys.stderr)
+        with suppress(OSError):  # what is still buffered goes nowhere, without a complaint
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _answer(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m libsac",
         description="Print how to compile and link a program that uses sac.h.",
@@ -53,13 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
     if asked.version:
-        print(importlib.metadata.version("libsac"))
+        print(__version__)
     if not (asked.cflags or asked.libs or asked.library):
         return 0
     try:
         root = installation()
     except FileNotFoundError as error:
-        print(f"python -m libsac: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     library = root / "lib"
     flags = []

@@ -6,7 +6,6 @@ torch is used only where the caller already gave a torch tensor.
 
 from __future__ import annotations
 
-import operator
 import sys
 from typing import Any
 
@@ -15,18 +14,7 @@ from numpy.typing import NDArray
 
 from libsac.errors import ArgumentError
 
-__all__ = ["allocate", "index_array", "is_torch", "row_buffer", "unsigned"]
-
-
-def unsigned(value: Any, what: str) -> int:
-    """value as an int of 0..2^32-1; ArgumentError naming ``what`` otherwise."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{what} is {value!r}; a whole number is needed") from None
-    if not 0 <= number < 1 << 32:
-        raise ArgumentError(f"{what} is {number}; 0 to 2^32-1 are allowed")
-    return number
+__all__ = ["allocate", "index_array", "is_torch", "row_buffer", "rows_array"]
 
 
 def is_torch(value: Any) -> bool:
@@ -78,11 +66,32 @@ def row_buffer(out: Any) -> Any:
 
     Raises ArgumentError for anything else.
     """
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise ArgumentError("out is read-only")
     if isinstance(out, np.ndarray) or is_torch(out):
-        return out
+        return rows_array(out, "out")
     try:
         return np.from_dlpack(out)
     except (AttributeError, TypeError, BufferError, RuntimeError) as error:
         raise ArgumentError(
             f"out must be a writable array in CPU memory, not {type(out).__name__}: {error}"
         ) from error
+
+
+def rows_array(rows: Any, what: str) -> Any:
+    """rows as it is, unless it is an array whose memory holds no plain rows.
+
+    Raises ArgumentError naming the dtype, layout or device.
+    """
+    if isinstance(rows, np.ndarray) and (rows.dtype.hasobject or not rows.dtype.isnative):
+        raise ArgumentError(
+            f"{what} has the dtype {rows.dtype}; plain values in this machine's byte order are "
+            "needed"
+        )
+    if is_torch(rows):
+        if rows.device.type != "cpu":
+            raise ArgumentError(f"{what} lies on {rows.device}; it must be in CPU memory")
+        if "strided" not in str(rows.layout):
+            raise ArgumentError(f"{what} has the layout {rows.layout}; it must be dense")
+        return rows.detach()
+    return rows

@@ -73,6 +73,9 @@ class Events:
             if len(events) < BATCH:
                 return out
 
+    def __repr__(self) -> str:
+        return f"<Events: next is number {self._next}, {self.lost} lost>"
+
     def __iter__(self) -> Iterator[PageEvent]:
         """The events there are now; ends when there are no more."""
         return iter(self.poll())

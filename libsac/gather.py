@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from libsac import _core
-from libsac.buffers import allocate, index_array, row_buffer, unsigned
+from libsac.arguments import unsigned
+from libsac.buffers import allocate, index_array, row_buffer
 from libsac.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def gather(
         if index.ndim != len(want) + 1 or lead[:-1] != want:
             shape = ", ".join(["prefixes"] * batched + ["heads"] * per_head + ["k"])
             raise ArgumentError(
-                f"gather of plane '{plane}': tokens must have the shape ({shape}), "
-                f"here {(*want, 'k')}, not {index.shape}"
+                f"gather of plane '{plane}': tokens must have the shape ({shape}), here "
+                f"({', '.join(map(str, (*want, 'k')))}), not {index.shape}"
             )
         index = index.reshape(len(prefixes) if batched else 1, heads, lead[-1])
     result = allocate((*lead, spec.row_bytes), given) if out is None else out

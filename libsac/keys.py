@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from libsac.errors import ArgumentError
+from libsac.errors import ArgumentError, RangeError
 
 __all__ = ["Keys", "token_ids"]
 
@@ -45,8 +45,12 @@ def key_array(keys: Any, what: str) -> NDArray[np.uint8]:
         if keys.shape[1] != KEY_BYTES:
             raise ArgumentError(f"{what}: a key has 32 bytes, these have {keys.shape[1]}")
         return np.ascontiguousarray(keys)
-    rows = [bytes(key) for key in keys]
-    for i, row in enumerate(rows):
+    rows: list[bytes] = []
+    for i, key in enumerate(keys):
+        if not isinstance(key, (bytes, bytearray, memoryview)):
+            raise ArgumentError(f"{what}: key {i} must be bytes, not {type(key).__name__}")
+        row = bytes(key)
+        rows.append(row)
         if len(row) != KEY_BYTES:
             raise ArgumentError(
                 f"{what}: key {i} has {len(row)} bytes; a key has 32 (pad or hash shorter ones "
@@ -104,11 +108,14 @@ class Keys:
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, where: slice) -> Keys:
+    def __getitem__(self, where: slice | int) -> Keys:
+        """The keys of a range of pages, [a:b], or of one page, [i]."""
+        if isinstance(where, int):
+            if not -len(self) <= where < len(self):
+                raise RangeError(f"there is no key {where}; there are {len(self)}")
+            where = slice(where % len(self), where % len(self) + 1)
         if not isinstance(where, slice) or where.step not in (None, 1):
-            raise ArgumentError(
-                "keys are sliced, [a:b], with step 1; .values holds single ones"
-            )
+            raise ArgumentError("keys are taken as [i] or [a:b], with step 1")
         tokens = None
         if self.tokens is not None and len(self):
             start, stop, _ = where.indices(len(self))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, SupportsIndex
 
 from libsac import layout_difference, layout_file, model_config, presets
-from libsac.errors import LayoutError, NotFoundError
+from libsac.errors import LayoutError, NotFoundError, SystemCallError
 from libsac.plane import KINDS, Plane, integer
 
 __all__ = ["Layout", "Plane"]
@@ -49,6 +49,10 @@ class Layout:
 
     def __init__(self, planes: Iterable[Plane], page_tokens: SupportsIndex) -> None:
         tokens = integer(page_tokens, "page_tokens", 1, MAX_PAGE_TOKENS)
+        if not isinstance(planes, Iterable):
+            raise LayoutError(
+                f"planes is {planes!r}; a list of planes is needed: Layout([Plane(...)], 64)"
+            )
         given = tuple(planes)
         for plane in given:
             if not isinstance(plane, Plane):
@@ -69,7 +73,7 @@ class Layout:
         """The layout of a known model and KV format; docs/layouts.md lists them.
 
         Args:
-            name: such as "deepseek-v3.2-bf16"; ``libsac.presets.NAMES`` has them all.
+            name: such as "deepseek-v3.2-bf16"; ``Layout.presets()`` has them all.
             layers: how many layers from the first on, or which; None for the model's.
             page_tokens: None for the preset's own (64, or more where its compression or
                 block selection needs it).
@@ -79,6 +83,11 @@ class Layout:
         """
         planes, tokens = presets.build(name, layers, page_tokens, **options)
         return cls(planes, tokens)
+
+    @staticmethod
+    def presets() -> tuple[str, ...]:
+        """The names that preset() takes."""
+        return presets.NAMES
 
     @classmethod
     def from_config(
@@ -105,8 +114,9 @@ class Layout:
             windows: sliding-window layers as window planes; False keeps their rows for
                 every token.
 
-        Raises LayoutError, naming the field, where the configuration lacks one or has a
-        kind of layer whose state cannot be sized from it. Nothing is imported.
+        Raises LayoutError, naming the field, where the configuration lacks one, where two
+        do not fit, and where it is of a model whose planes do not follow from it: hybrid,
+        recurrent and encoder-decoder models. Nothing is imported.
         """
         planes = model_config.planes(config, dtype, layers, per_head, windows)
         return cls(planes, page_tokens)
@@ -124,13 +134,18 @@ class Layout:
     def from_json(cls, path: str | os.PathLike[str]) -> Layout:
         """The layout in a JSON file of the schema of to_dict().
 
-        Raises LayoutError naming file and line for malformed JSON, OSError where the file
-        cannot be read.
+        Raises LayoutError naming file and line for malformed JSON, NotFoundError where
+        there is no such file, SystemCallError (an OSError) where it cannot be read.
         """
         file = Path(path)
         try:
             data = layout_file.parse(file.read_bytes())
             return cls.from_dict(data)
+        except OSError as error:
+            kind = NotFoundError if isinstance(error, FileNotFoundError) else SystemCallError
+            raise kind(
+                f"layout file: {error}", object=str(file), errno=error.errno or 0
+            ) from None
         except LayoutError as error:
             raise LayoutError(f"{file}: {error}", object=str(file)) from None
 

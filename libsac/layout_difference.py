@@ -48,6 +48,8 @@ def _of_plane(here: Plane, there: Plane) -> list[str]:
     out = []
     for what in _FIELDS:
         a, b = getattr(here, what), getattr(there, what)
+        if what == "row_pitch" and (a, b) == (here.row_bytes, there.row_bytes):
+            continue  # no gaps between rows in either: row_bytes says it all
         if a != b:
             out.append(f"plane '{here.name}': {what} is {a!r} here and {b!r} there")
     if here.layers != there.layers:

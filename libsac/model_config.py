@@ -3,28 +3,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, SupportsIndex
 
 from libsac.errors import LayoutError
-from libsac.plane import MAX_LAYERS, Plane, choose_layers, integer
-from libsac.presets import deepseek_v4
+from libsac.plane import ELEMENT_BYTES, MAX_LAYERS, Plane, choose_layers, dtype_label, integer
+from libsac.presets import deepseek_v4, deepseek_v4_ratios, refuse_unsized
 
 __all__ = ["planes"]
 
 Layers = SupportsIndex | Iterable[SupportsIndex] | None
 
-_ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
-_DTYPE_NAMES = {
-    "float32": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "float8_e4m3fn": "fp8",
-    "fp8_e4m3": "fp8",
-    "float8_e5m2": "fp8",
-    "fp8_e5m2": "fp8",
-}
 # Types of layers that keep the rows of every token, with K and V and with MLA. A type
 # that is not here keeps something whose size the configuration does not give.
 _KV_TYPES = ("full_attention", "attention", "minimax_m3_sparse")
@@ -37,16 +28,16 @@ _WINDOW_FIELD = {
 _INDEXED_MODELS = ("deepseek_v32", "glm_moe_dsa")
 # Sizes for some of the layers, each model in its own way.
 _UNEVEN_FIELDS = (
-    "global_head_dim",
-    "num_global_key_value_heads",
-    "swa_head_dim",
-    "swa_num_key_value_heads",
+    *("global_head_dim", "num_global_key_value_heads"),
+    *("swa_head_dim", "swa_num_key_value_heads", "num_key_value_heads_per_layer"),
 )
-_V4_RATIOS = {
-    "sliding_attention": 0,
-    "compressed_sparse_attention": 4,
-    "heavily_compressed_attention": 128,
-}
+# Other names of num_key_value_heads and of head_dim. What they mean differs by model.
+_KV_HEAD_FIELDS = (
+    *("multi_query", "multi_query_group_num", "num_kv_heads", "n_head_kv"),
+    *("num_attention_groups", "num_query_groups"),
+)
+_HEAD_DIM_FIELDS = ("kv_channels", "attention_head_dim", "attention_head_size", "d_kv")
+_NO_CONFIG = (str, bytes, os.PathLike, int, float, list, tuple, set, type, type(None))
 
 
 class _Config:
@@ -62,7 +53,11 @@ class _Config:
     def _field(level: Any, key: str) -> Any:
         if isinstance(level, Mapping):
             return level.get(key)
-        return getattr(level, key, None)
+        try:
+            return getattr(level, key, None)
+        except Exception as error:
+            # Transformers has an error of its own for values that differ between layers.
+            raise LayoutError(f"the configuration's {key} cannot be read: {error}") from error
 
     def get(self, key: str) -> Any:
         """The field, or None where it is missing or null."""
@@ -97,7 +92,14 @@ def planes(
     config: Any, dtype: str | None, layers: Layers, per_head: bool, windows: bool
 ) -> list[Plane]:
     """Planes of a configuration; see Layout.from_config for the arguments and errors."""
+    if isinstance(config, _NO_CONFIG):
+        raise LayoutError(
+            f"config is {config!r}; a configuration object, such as model.config, or the dict "
+            "of a config.json is wanted (of a file: json.loads(Path(file).read_text()))"
+        )
     c = _Config(config)
+    for level in c.levels:
+        refuse_unsized(level, partial(c._field, level))
     count = c.number("num_hidden_layers", MAX_LAYERS)
     if c.get("model_type") == "deepseek_v4":
         return _deepseek_v4(c, count, layers)
@@ -108,14 +110,12 @@ def planes(
 
 
 def _dtype(c: _Config, dtype: str | None) -> str:
-    # A configuration keeps a torch.dtype or its name: "torch.bfloat16", "bfloat16".
     given = dtype if dtype is not None else c.get("dtype") or c.get("torch_dtype")
     if given is None:
         raise LayoutError("the configuration has no dtype; pass dtype=, such as 'bf16'")
-    name = str(given).removeprefix("torch.")
-    name = _DTYPE_NAMES.get(name, name)
-    if name not in _ELEMENT_BYTES and name != "fp8_ds_mla":
-        known = ", ".join((*_ELEMENT_BYTES, "fp8_ds_mla"))
+    name = dtype_label(given)
+    if name not in ELEMENT_BYTES and name != "fp8_ds_mla":
+        known = ", ".join((*ELEMENT_BYTES, "fp8_ds_mla"))
         raise LayoutError(f"dtype {given!r} is not known; {known} are")
     return name
 
@@ -160,7 +160,7 @@ def _kv(
         nth = tags[tag] = tags.get(tag, 0) + 1
         tag += f".{nth}" if nth > 1 else ""
         for name, dim in (("k", k_dim), ("v", v_dim)):
-            row = dim * _ELEMENT_BYTES[dtype]
+            row = dim * ELEMENT_BYTES[dtype]
             out.append(
                 Plane(
                     f"{name}{tag}",
@@ -180,10 +180,22 @@ def _kv_shape(c: _Config) -> tuple[int, int, int]:
     """KV heads, and values of a head's K row and of its V row."""
     attention_heads = c.number("num_attention_heads", 65535)
     heads = _kv_heads(c, attention_heads)
+    if attention_heads % heads:
+        raise LayoutError(
+            f"the configuration's num_key_value_heads is {heads}, which does not divide its "
+            f"num_attention_heads {attention_heads}"
+        )
     if c.get("head_dim") is not None:
         k_dim = c.number("head_dim")
     else:
-        k_dim = c.number("hidden_size") // attention_heads
+        _refuse_alias(c, _HEAD_DIM_FIELDS, "head_dim")
+        hidden = c.number("hidden_size")
+        if hidden % attention_heads:
+            raise LayoutError(
+                f"the configuration has no head_dim, and its hidden_size {hidden} is no "
+                f"multiple of its num_attention_heads {attention_heads}; set head_dim"
+            )
+        k_dim = hidden // attention_heads
     v_dim = c.number("v_head_dim") if c.get("v_head_dim") is not None else k_dim
     return heads, k_dim, v_dim
 
@@ -207,12 +219,14 @@ def _kv_heads(c: _Config, attention_heads: int) -> int:
             )
     if c.get("num_key_value_heads") is not None:
         return c.number("num_key_value_heads", 65535)
-    for field in ("multi_query", "num_kv_heads", "multi_query_group_num"):
-        if c.get(field):
-            raise LayoutError(
-                f"the configuration has {field} but no num_key_value_heads; set that field"
-            )
+    _refuse_alias(c, _KV_HEAD_FIELDS, "num_key_value_heads")
     return attention_heads
+
+
+def _refuse_alias(c: _Config, fields: Iterable[str], wanted: str) -> None:
+    for field in fields:
+        if c.get(field):
+            raise LayoutError(f"the configuration has {field} but no {wanted}; set that field")
 
 
 def _window_field(layer_type: str, layer: int, full: tuple[str, ...]) -> str:
@@ -240,7 +254,7 @@ def _mla(c: _Config, count: int, dtype: str, layers: Layers) -> list[Plane]:
             raise LayoutError(f"fp8_ds_mla needs a kv_lora_rank in 128s, not {rank}")
         row = rank + rank // 128 * 4 + rope * 2
     else:
-        row = (rank + rope) * _ELEMENT_BYTES[dtype]
+        row = (rank + rope) * ELEMENT_BYTES[dtype]
     out = [Plane("latent", chosen, row, dtype=dtype)]
     out.extend(_indexer(c, count, chosen))
     return out
@@ -277,12 +291,7 @@ def _deepseek_v4(c: _Config, count: int, layers: Layers) -> list[Plane]:
                           "index_head_dim 128; describe its planes by hand")  # fmt: skip
     ratios = c.get("compress_ratios")
     if ratios is None:
-        types = _layer_types(c, count)
-        unknown = [t for t in types if t not in _V4_RATIOS]
-        if unknown:
-            raise LayoutError(f"layer type '{unknown[0]}' is not known in DeepSeek-V4")
-        rates = c.get("compress_rates") or {}
-        ratios = [rates.get(t, _V4_RATIOS[t]) for t in types]
+        ratios = deepseek_v4_ratios(_layer_types(c, count), c.get("compress_rates") or {})
     if len(ratios) < count:
         raise LayoutError(f"the configuration's compress_ratios does not name {count} layers")
     window = c.number("sliding_window")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from libsac import _core
-from libsac.buffers import unsigned
+from libsac.arguments import milliseconds, unsigned
+from libsac.buffers import rows_array
 from libsac.closing import Closing
 from libsac.errors import ArgumentError
 from libsac.gather import gather
 from libsac.keys import token_ids
+from libsac.waiting import wait_for_room
 
 if TYPE_CHECKING:
     from libsac.store import Namespace
 
 __all__ = ["Prefix", "Put", "Sequence"]
+
+
+def row_number(value: Any) -> int:
+    """value as a row number; ArgumentError otherwise."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 1 << 62:
+        raise ArgumentError(f"start is {value!r}; rows are counted from 0")
+    return number
 
 
 class _Reader(Closing):
@@ -114,6 +128,11 @@ class Prefix(_Reader):
         """Ends the pins (those of a view: when it goes). May be called twice."""
         self._native.close()
 
+    def __repr__(self) -> str:
+        if self._native.closed:
+            return "<Prefix: closed>"
+        return f"<Prefix of '{self._ns.name}': {self.pages} pages, {self.tokens} tokens>"
+
 
 class Put(Closing):
     """Pages being written. Made by ``Namespace.put``.
@@ -151,6 +170,14 @@ class Put(Closing):
         """
         number = self._ns._plane(plane)
         layer, threads = unsigned(layer, "layer"), unsigned(threads, "threads")
+        spec = self._ns.layout.planes[number]
+        rows = rows_array(rows, "rows")
+        shape = ("pages", *(spec.heads,) * (spec.heads > 1), spec.rows, "row")
+        if hasattr(rows, "shape") and len(rows.shape) < len(shape):
+            raise ArgumentError(
+                f"rows of plane '{plane}' must have the shape ({', '.join(map(str, shape))}), "
+                f"not {tuple(rows.shape)}"
+            )
         self._native.write(number, layer, rows, unsigned(first, "first"), threads)
 
     def view(self, plane: str, layer: int, page: int) -> NDArray[np.uint8]:
@@ -179,6 +206,10 @@ class Put(Closing):
         """Gives up what is not committed, ends the pins. May be called twice."""
         self._ended = True
         self._native.close()
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ended else "open"
+        return f"<Put into '{self._ns.name}': {len(self.missing)} pages missing, {state}>"
 
     def __exit__(
         self,
@@ -218,10 +249,8 @@ class Sequence(_Reader):
         NoSpaceError; nothing is appended then.
         """
         ids = token_ids(tokens)
-        if timeout < 0:
-            raise ArgumentError(f"timeout is {timeout}; it must not be negative")
         first = self._view.tokens
-        self._native.extend(ids, int(timeout * 1000))
+        wait_for_room(milliseconds(timeout, "timeout"), lambda ms: self._native.extend(ids, ms))
         self._last = first
         return int(first)
 
@@ -242,11 +271,15 @@ class Sequence(_Reader):
                 self._ns.layout.page_tokens if spec.kind == "state" else spec.tokens_per_row
             )
             start = self._last // per_row
-        if start < 0:
-            raise ArgumentError(f"start is {start}; rows are counted from 0")
-        self._native.write(
-            number, unsigned(layer, "layer"), rows, start, unsigned(threads, "threads")
-        )
+        rows = rows_array(rows, "rows")
+        shape = (*(spec.heads,) * (spec.heads > 1), "rows", "row")
+        if hasattr(rows, "shape") and len(rows.shape) < len(shape):
+            raise ArgumentError(
+                f"rows of plane '{plane}' must have the shape ({', '.join(map(str, shape))}), "
+                f"not {tuple(rows.shape)}"
+            )
+        layer, threads = unsigned(layer, "layer"), unsigned(threads, "threads")
+        self._native.write(number, layer, rows, row_number(start), threads)
 
     def flush(self) -> int:
         """Commits pages that are full of tokens and rows; returns how many."""
@@ -256,3 +289,8 @@ class Sequence(_Reader):
         """Drops an unfinished page and ends the pins. May be called twice."""
         self._view.close()
         self._native.close()
+
+    def __repr__(self) -> str:
+        if self._native.closed:
+            return "<Sequence: closed>"
+        return f"<Sequence of '{self._ns.name}': {self.pages} pages, {self.tokens} tokens>"

@@ -12,7 +12,16 @@ from typing import Any, SupportsIndex
 
 from libsac.errors import LayoutError
 
-__all__ = ["KINDS", "MAX_LAYERS", "Plane", "choose_layers", "integer", "layer_ranges"]
+__all__ = [
+    "ELEMENT_BYTES",
+    "KINDS",
+    "MAX_LAYERS",
+    "Plane",
+    "choose_layers",
+    "dtype_label",
+    "integer",
+    "layer_ranges",
+]
 
 KINDS = ("rows", "window", "state")  # position: sac_plane_kind of include/sac.h
 MAX_LAYERS = 512
@@ -21,6 +30,18 @@ MAX_ROW_BYTES = 1 << 24
 MAX_ROW_PITCH = 1 << 25
 MAX_COUNT = (1 << 32) - 1  # token counts are 32 bits wide in the C interface
 MAX_DTYPE = 19
+
+ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+_DTYPE_LABELS = {
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float8_e4m3fn": "fp8",
+    "fp8_e4m3": "fp8",
+    "float8_e5m2": "fp8",
+    "fp8_e5m2": "fp8",
+}
 
 _NAME = re.compile(r"[a-z0-9_.\-]{1,31}")
 
@@ -36,6 +57,13 @@ def integer(value: Any, what: str, low: int, high: int) -> int:
     if not low <= number <= high:
         raise LayoutError(f"{what} is {number}; {low} to {high} are allowed")
     return number
+
+
+def dtype_label(dtype: Any) -> str:
+    """A torch.dtype or a name of one as a label: torch.bfloat16 and "bfloat16" give "bf16";
+    what is not known comes back as text."""
+    name = str(dtype).removeprefix("torch.")
+    return _DTYPE_LABELS.get(name, name)
 
 
 def layer_ranges(layers: Iterable[int]) -> str:

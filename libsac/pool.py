@@ -7,14 +7,14 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from libsac import _core
+from libsac.arguments import text, unsigned
 from libsac.closing import Closing
 from libsac.errors import ArgumentError
 from libsac.layout import Layout
-from libsac.sizes import parse_size
+from libsac.sizes import format_size, parse_size
 from libsac.store import KEY_SCHEMES, Namespace
 
 __all__ = ["Pool", "PoolInfo", "embedded"]
@@ -57,7 +57,7 @@ def embedded(
     size: int | str | None = None,
     path: str | os.PathLike[str] | None = None,
     *,
-    extents: int = 1,
+    extents: int | None = None,
     prefault: bool = False,
     metadata: int | str = 0,
 ) -> Pool:
@@ -69,7 +69,7 @@ def embedded(
         path: directory of the pool's files; the pool is there again in a later process, and
             after a kill every committed page is. Without a path the pool is in memory and
             goes with the process.
-        extents: files (or pieces of memory) the data is spread over.
+        extents: files (or pieces of memory) a new pool's data is spread over; None: 1.
         prefault: touch all memory now, so that the first writes are fast.
         metadata: bytes for metadata; 0 derives it from size.
 
@@ -85,15 +85,27 @@ def embedded(
         raise ArgumentError("embedded() needs a size, a path, or both")
     if size is not None and parse_size(size) == 0:
         raise ArgumentError("size is 0; leave it out to open the pool in path as it is")
+    if size is None and extents is not None:
+        raise ArgumentError("extents is for a new pool, which needs a size")
     native = _core.embedded(
         0 if size is None else parse_size(size),
-        None if path is None else os.fspath(Path(path)),
-        extents,
+        None if path is None else _folder(path),
+        1 if extents is None else unsigned(extents, "extents", 1),
         parse_size(metadata),
         prefault,
         size is None,
     )
     return Pool(native)
+
+
+def _folder(path: object) -> str:
+    try:
+        name = os.fspath(path)  # type: ignore[call-overload]
+    except TypeError:
+        raise ArgumentError(f"path is {path!r}; a path is needed") from None
+    if not name:
+        raise ArgumentError("path is empty; a folder is needed")
+    return text(os.fsdecode(name), "path")
 
 
 class Pool(Closing):
@@ -141,9 +153,9 @@ class Pool(Closing):
         if layout is not None and not isinstance(layout, Layout):
             raise ArgumentError(f"layout must be a libsac.Layout, not {type(layout).__name__}")
         native = self._native.open_namespace(
-            name,
+            text(name, "name"),
             None if layout is None else layout._native(),
-            model,
+            text(model, "model"),
             KEY_SCHEMES.index(key_scheme),
             0 if quota is None else parse_size(quota),
             checksum,
@@ -163,7 +175,7 @@ class Pool(Closing):
 
         Raises NotFoundError, and BusyError while a page of it is pinned or being written.
         """
-        self._native.drop(name)
+        self._native.drop(text(name, "name"))
 
     @property
     def info(self) -> PoolInfo:
@@ -181,3 +193,10 @@ class Pool(Closing):
         with self._lock:
             for space in self._spaces:
                 space._native.close()
+
+    def __repr__(self) -> str:
+        if self._native.closed:
+            return "<Pool: closed>"
+        info = self.info
+        size, free = format_size(info.data_bytes), format_size(info.free_bytes)
+        return f"<Pool of {size}, {free} free, {info.namespaces} namespaces>"

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts of known models and KV formats, by name.
+"""What is known of models: layouts by name, and the kinds that have none.
 
-docs/layouts.md says what each one assumes and where that is written.
+docs/layouts.md says what each layout assumes and where that is written.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, SupportsIndex
@@ -15,7 +16,14 @@ from typing import Any, SupportsIndex
 from libsac.errors import LayoutError, NotFoundError
 from libsac.plane import Plane, choose_layers, integer
 
-__all__ = ["DEFAULT_PAGE_TOKENS", "NAMES", "build", "deepseek_v4"]
+__all__ = [
+    "DEFAULT_PAGE_TOKENS",
+    "NAMES",
+    "build",
+    "deepseek_v4",
+    "deepseek_v4_ratios",
+    "refuse_unsized",
+]
 
 DEFAULT_PAGE_TOKENS = 64
 INDEXER_BYTES = 132  # a key of 128 fp8 values and one fp32 scale
@@ -29,7 +37,55 @@ _GLM_5_2_INDEXERS = tuple(i for i in range(78) if max(i - 2, 0) % 4 == 0)
 _V4_FLASH = (0, 0, *(128 if i % 2 else 4 for i in range(2, 43)))
 _V4_PRO = (128, 128, *(128 if i % 2 else 4 for i in range(2, 61)))
 
+_V4_RATIOS = {
+    "sliding_attention": 0,
+    "compressed_sparse_attention": 4,
+    "heavily_compressed_attention": 128,
+}
+
 _ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp8": 1}
+
+_STATE = "has layers that keep a running state (state-space, recurrent, convolution or linear)"
+_CROSS = "has cross-attention, which keeps rows of another input"
+_OTHER = "runs layers more than once, or has layers with other rows than K and V of one size"
+# Kinds of models that keep something else than rows of every token once in every layer:
+# why, names of model types, and fields that only such models have.
+_UNSIZED = (
+    (
+        _STATE,
+        re.compile(
+            r"mamba|rwkv|lstm|jamba|zamba|bamba|samba|hymba|hyena|griffin|retnet|hgrn|"
+            r"delta_?net|recurrent|(bailing|olmo|moe)_?hybrid|_linear$|falcon_?h1|nemotron_h(_|$)|"
+            r"jet_nemotron|plamo2|phi4flash|lfm[23]|qwen3_(next|5)|qwen4_exp|zaya|inkling|"
+            r"lara_mini|glm5_next|minicpm_sala|minimax(_text|_m1|$)|megalodon|(gla|gsa|ttt)$"
+        ),
+        re.compile(
+            r".*(mamba|rwkv|lstm|delta_?net).*|_?(ssm|lru|gla|gdn|kda|cca|hyena|lightning|hybrid|"
+            r"retention|time_(step|mix|decay)|linear_(attn|attention|conv|num|key|value|head|dt)|"
+            r"attn_layer|layer_group|short_conv|conv_states|dt_(rank|min|max|init))_.+|"
+            r"_?block_types?|layers?_block_types?|block_pattern|mixer_types?|attn_type_list|"
+            r"state_size|rescale_every|conv_L_cache|conv1d_width|number_of_conv_states|"
+            r"(sequence|step|chunkwise)_kernel|"
+            r"full_attn_idxs|full_(attention|attn)_interval"
+        ),
+    ),
+    (
+        _CROSS,
+        re.compile(r"mllama|encoder-decoder|musicgen|t5_?gemma|pix2struct|seamless|whisper"),
+        re.compile(
+            r"is_encoder_decoder|add_cross_attention|cross_attention_(layers|hidden_size)|"
+            r"(en|de)coder_(num_hidden_)?layers|num_(en|de)coder_layers"
+        ),
+    ),
+    (
+        _OTHER,
+        re.compile(r"^mimo_v2|^(xlnet|reformer|transfo-xl|dory)$"),
+        re.compile(
+            r"(n|num)_(recurrent|loop).*|(recurrent|loop)_.+|total_ut_steps|use_cla|"
+            r"attention_other_setting"
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -153,6 +209,36 @@ def _minimax_m3(
         label = {256: "bf16", 128: "fp8"}.get(size, "")
         planes.append(Plane("index", sparse, size, dtype=label))
     return planes
+
+
+def deepseek_v4_ratios(layer_types: Iterable[str], rates: Mapping[str, int]) -> list[int]:
+    """compress_ratios from a configuration's layer_types and compress_rates."""
+    unknown = [t for t in layer_types if t not in _V4_RATIOS]
+    if unknown:
+        raise LayoutError(f"layer type '{unknown[0]}' is not known in DeepSeek-V4")
+    return [rates.get(t, _V4_RATIOS[t]) for t in layer_types]
+
+
+def refuse_unsized(config: Any, value: Callable[[str], Any]) -> None:
+    """LayoutError, naming the field, where a configuration (one level of it) is of a model
+    whose planes do not follow from it. ``value`` gives the value of a field."""
+    ask = "; its planes do not follow from that: describe them with Layout([Plane(...), ...])"
+    names = config if isinstance(config, Mapping) else dir(config)
+    model_type = str(value("model_type") or "")
+    for why, types, fields in _UNSIZED:
+        if types.search(model_type):
+            raise LayoutError(f"a model of model_type '{model_type}' {why}{ask}")
+        for name in names:
+            if isinstance(name, str) and fields.fullmatch(name) and _says(name, value(name)):
+                raise LayoutError(f"a model whose configuration has {name} {why}{ask}")
+
+
+def _says(name: str, value: Any) -> bool:
+    if name == "attn_type_list" and isinstance(value, list | tuple):
+        return any(kind != 1 for kind in value)  # 1: full attention
+    if isinstance(value, Sized):
+        return len(value) > 0
+    return value is not None and value is not False and not callable(value)
 
 
 def _element_bytes(dtype: Any, what: str) -> int:

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from libsac import _core
+from libsac.arguments import key_bytes, milliseconds, salt_bytes, unsigned
 from libsac.errors import ArgumentError, NotFoundError
 from libsac.events import Events
 from libsac.gather import gather
 from libsac.keys import Keys, token_ids
 from libsac.layout import Layout
 from libsac.pages import Prefix, Put, Sequence
+from libsac.waiting import wait_for_room
 
 __all__ = ["KEY_SCHEMES", "Namespace", "NamespaceInfo", "NamespaceStats"]
 
@@ -86,6 +88,15 @@ class NamespaceStats:
     checks_failed: int
 
 
+def _checked(keys: object) -> Keys:
+    if not isinstance(keys, Keys):
+        raise ArgumentError(
+            f"keys must be a libsac.Keys, made by keys() or engine_keys(), not "
+            f"{type(keys).__name__}"
+        )
+    return keys
+
+
 class Namespace:
     """Named pages of one layout. Thread-safe; made by ``Pool.namespace``.
 
@@ -99,6 +110,7 @@ class Namespace:
         info = native.info()
         self._name = str(info["name"])
         self._token_ids = bool(info["token_ids"])
+        self._key_scheme = str(info["key_scheme"])
         self.layout = Layout._from_native(int(info["page_tokens"]), native.planes())
         self._has_tail = self.layout.tail_bytes > 0
         self._numbers = {plane.name: i for i, plane in enumerate(self.layout.planes)}
@@ -114,18 +126,18 @@ class Namespace:
 
         Args:
             tokens: ids, 0..2^32-1: an iterable, a range or an integer array.
-            salt: users with different salts never share a page. Ignored with a parent.
+            salt: users with different salts never share a page. Not with a parent.
             parent: key of the page before the first (32 bytes), to go on from there.
 
         Raises ArgumentError, also for a namespace of engine keys.
         """
-        ids = token_ids(tokens)
+        ids, salt = token_ids(tokens), salt_bytes(salt)
         if parent is not None:
-            parent = bytes(parent)
-            if len(parent) != 32:
-                raise ArgumentError(f"parent has {len(parent)} bytes; a key has 32")
-        values = self._native.keys(ids, bytes(salt), parent)
-        above = self._native.root(bytes(salt)) if parent is None else parent
+            if salt:
+                raise ArgumentError("give a salt or a parent: the parent has its salt already")
+            parent = key_bytes(parent, "parent")
+        values = self._native.keys(ids, salt, parent)
+        above = self._native.root(salt) if parent is None else parent
         return Keys.chain(values, above, ids[: len(values) * self.layout.page_tokens])
 
     def engine_keys(
@@ -135,22 +147,27 @@ class Namespace:
 
         Raises ArgumentError where a hash has not 32 bytes or the counts differ.
         """
+        if self._key_scheme != "engine":
+            raise ArgumentError(
+                f"namespace '{self._name}' makes its own keys: use keys(), or create one with "
+                'key_scheme="engine"'
+            )
         return Keys.of_engine(hashes, parents)
 
     def lookup(self, keys: Keys) -> NDArray[np.bool_]:
         """(n,) bool: which pages are there. Pins nothing, takes no lock."""
-        return self._native.lookup(keys.values)
+        return self._native.lookup(_checked(keys).values)
 
     def longest(self, keys: Keys) -> int:
         """Pages of the longest prefix of keys whose planes are all there. Pins nothing."""
-        return self._native.longest(keys.values)
+        return self._native.longest(_checked(keys).values)
 
     def pin(self, keys: Keys) -> Prefix:
         """Pins the longest prefix of keys whose planes are all there; perhaps 0 pages.
 
         Pinned pages are not evicted until the prefix is closed.
         """
-        return Prefix(_core.pin(self._native, keys.values), self)
+        return Prefix(_core.pin(self._native, _checked(keys).values), self)
 
     def put(
         self,
@@ -173,23 +190,21 @@ class Namespace:
 
         Raises NoSpaceError, saying who holds the space. Nothing is reserved then.
         """
-        if timeout < 0 or deadline <= 0:
-            raise ArgumentError(
-                f"timeout ({timeout}) must not be negative, deadline ({deadline}) positive"
-            )
-        if first_tail is not None and first_tail < 0:
-            raise ArgumentError(f"first_tail is {first_tail}; pages are counted from 0")
+        wait, allowed = milliseconds(timeout, "timeout"), milliseconds(deadline, "deadline")
+        if allowed == 0:
+            raise ArgumentError("deadline is 0; a writer needs some time")
+        _checked(keys)
+        first = LAST_TAILS
+        if first_tail is not None:
+            first = min(unsigned(first_tail, "first_tail"), len(keys))
         ids = None
         if self._token_ids:
             ids = keys.tokens if tokens is None else token_ids(tokens)
-        native = _core.put(
-            self._native,
-            keys.values,
-            keys.parents,
-            ids,
-            max(1, int(deadline * 1000)),
-            int(timeout * 1000),
-            LAST_TAILS if first_tail is None else min(first_tail, len(keys)),
+        native = wait_for_room(
+            wait,
+            lambda ms: _core.put(
+                self._native, keys.values, keys.parents, ids, allowed, ms, first
+            ),
         )
         return Put(native, self)
 
@@ -198,7 +213,7 @@ class Namespace:
 
         ``sequence.tokens`` says how many were found; the others are not appended.
         """
-        return Sequence(_core.sequence(self._native, token_ids(tokens), bytes(salt)), self)
+        return Sequence(_core.sequence(self._native, token_ids(tokens), salt_bytes(salt)), self)
 
     def gather(
         self,
@@ -225,6 +240,10 @@ class Namespace:
         """
         if tokens is None and rows is None:
             raise ArgumentError("a batched gather needs tokens or rows")
+        if isinstance(prefixes, (Prefix, Sequence)) or not all(
+            isinstance(p, (Prefix, Sequence)) for p in prefixes
+        ):
+            raise ArgumentError("prefixes must be a list of prefixes or sequences")
         return gather(
             self, list(prefixes), True, plane, layer, tokens, rows, head, out, threads, stream
         )
@@ -236,9 +255,7 @@ class Namespace:
     def evict(self, count: int) -> int:
         """Evicts up to count page parts by the namespace's policy; returns how many. A body
         takes its tail along, which is not counted."""
-        if count < 0:
-            raise ArgumentError(f"count is {count}; it must not be negative")
-        return self._native.evict(count)
+        return self._native.evict(unsigned(count, "count"))
 
     def verify(self) -> tuple[int, int]:
         """Checks headers, and data checksums where kept: (checked, dropped) page parts.
@@ -256,6 +273,12 @@ class Namespace:
     def stats(self) -> NamespaceStats:
         """Counters, as they are now."""
         return NamespaceStats(**self._native.stats())
+
+    def __repr__(self) -> str:
+        if self._native.closed:
+            return f"<Namespace '{self._name}': closed>"
+        size, planes = self.layout.page_tokens, ", ".join(self._numbers)
+        return f"<Namespace '{self._name}': pages of {size} tokens, planes {planes}>"
 
     def _plane(self, name: str) -> int:
         number = self._numbers.get(name)

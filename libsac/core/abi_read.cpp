@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C interface: lookup, pins, gather, events, maintenance.
+#include <algorithm>
 #include <cinttypes>
 
 #include "abi.hpp"
@@ -60,12 +61,16 @@ int sac_prefix_tokens(const sac_prefix *prefix, uint64_t *tokens) {
     });
 }
 
-int sac_prefix_handles(const sac_prefix *prefix, sac_handle *out) {
+int sac_prefix_handles(const sac_prefix *prefix, sac_handle *out, uint64_t *count) {
     return guarded([&] {
-        need(prefix, "prefix"), need(out, "out");
+        need(prefix, "prefix"), need(count, "count");
+        if (*count != 0)
+            need(out, "out");
         const auto held = prefix->it->lock();
-        for (std::uint64_t i = 0; i < prefix->it->pages(); ++i)
+        const std::uint64_t pages = prefix->it->pages();
+        for (std::uint64_t i = 0; i < std::min(pages, *count); ++i)
             out[i] = prefix->it->handle(i);
+        *count = pages;
     });
 }
 

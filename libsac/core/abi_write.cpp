@@ -62,6 +62,13 @@ int sac_put_commit(sac_put *put, uint64_t *committed) {
     });
 }
 
+int sac_put_abort(sac_put *put) {
+    return guarded([&] {
+        need(put, "put");
+        put->it->abort();
+    });
+}
+
 int sac_put_close(sac_put *put) {
     return end(put, [](sac::Put &p) { p.close(); });
 }

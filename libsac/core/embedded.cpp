@@ -245,7 +245,7 @@ std::shared_ptr<Pool> open_files(const sac_pool_options &o, const std::string &d
         throw Error(SAC_E_EXISTS, dir,
                     format("the pool in %s has %" PRIu64
                            " MiB in %zu extents, asked were %" PRIu64
-                           " MiB in %u. Open it without a size, or remove it first.",
+                           " MiB in %u. Open it without a size, or remove the directory first.",
                            dir.c_str(), bytes / kMiB, extents, o.bytes / kMiB,
                            o.extents ? o.extents : 1));
     return finish(std::move(meta), std::move(data), false, o.flags & SAC_POOL_PREFAULT,
@@ -264,8 +264,10 @@ std::shared_ptr<Pool> Pool::embedded(const sac_pool_options &o) {
     }
     const std::string dir = o.path;
     const bool may_create = !(o.flags & SAC_POOL_OPEN) && o.bytes != 0;
-    if (may_create && mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST)
-        throw_errno(dir, "cannot create the pool's directory");
+    const bool made = may_create && mkdir(dir.c_str(), 0700) == 0;
+    if (may_create && !made && errno != EEXIST)
+        throw_errno(dir, "cannot create the pool's directory",
+                    "Its parent must be a directory that you may write to.");
     const int fd = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
         throw Error(SAC_E_NOT_FOUND, dir,
@@ -290,7 +292,13 @@ std::shared_ptr<Pool> Pool::embedded(const sac_pool_options &o) {
     if (!may_create)
         throw Error(SAC_E_NOT_FOUND, dir,
                     "there is no pool in " + dir + "; give a size to create one", ENOENT);
-    return create_files(o, dir, std::move(lock));
+    try {
+        return create_files(o, dir, std::move(lock));
+    } catch (...) {
+        if (made)
+            rmdir(dir.c_str());
+        throw;
+    }
 }
 
 }  // namespace sac

@@ -50,7 +50,7 @@ void throw_errno(const std::string &object, const char *what, const char *advice
     const int number = errno;
     char buffer[128] = "";
     const char *text = error_text(strerror_r(number, buffer, sizeof buffer), buffer);
-    std::string message = format("%s: %s.", what, text);
+    std::string message = format("%s: %s: %s.", object.c_str(), what, text);
     if (*advice != '\0') {
         message += ' ';
         message += advice;

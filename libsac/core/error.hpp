@@ -30,7 +30,7 @@ public:
 // printf into a std::string.
 [[gnu::format(printf, 1, 2)]] std::string format(const char *fmt, ...);
 
-// SAC_E_SYSTEM with errno and its text: "<what>: <strerror>. <advice>".
+// SAC_E_SYSTEM with errno and its text: "<object>: <what>: <strerror>. <advice>".
 [[noreturn]] void throw_errno(const std::string &object, const char *what,
                               const char *advice = "");
 

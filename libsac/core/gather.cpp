@@ -80,20 +80,25 @@ GatherJob resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number
         bad = check_range<std::int32_t>(j, absent);
     else
         bad = check_range<std::int64_t>(j, absent);
-    if (bad != req.count)
+    if (bad != req.count) {
+        const std::string have =
+            j.limit == 0 ? "there is none" : format("there are 0 to %" PRIu64, j.limit - 1);
+        const std::string tokens = plane.tokens_per_row == 1
+                                       ? ""
+                                       : format(" (of %u tokens each)", plane.tokens_per_row);
         refuse(number, SAC_E_RANGE, plane.name,
-               format("row %" PRId64 " (position %" PRIu64
-                      ") of plane '%s', layer %u is not there: the "
-                      "prefix has rows 0 to %" PRId64,
-                      j.row(bad), bad, plane.name, req.layer,
-                      static_cast<std::int64_t>(j.limit) - 1));
+               format("row %" PRId64 " (at position %" PRIu64
+                      ") of plane '%s', layer %u is not there: of its rows%s %s. Rows of a "
+                      "sequence are there once they are written.",
+                      j.row(bad), bad, plane.name, req.layer, tokens.c_str(), have.c_str()));
+    }
     if (at.part == kTailPart)
         for (std::uint64_t i = 0; i < req.count; ++i) {
             const std::int64_t row = j.row(i);
             if (row >= 0 && !j.pages[static_cast<std::uint64_t>(row) / j.rows_per_page])
                 refuse(number, SAC_E_RANGE, plane.name,
-                       format("row %" PRId64
-                              " of plane '%s' lies outside the window that is kept",
+                       format("row %" PRId64 " of plane '%s' is not kept: of window and state "
+                              "planes only the last pages are",
                               row, plane.name));
         }
     return j;
@@ -131,7 +136,7 @@ void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t f
     // Each prefix is locked once, in the order of addresses: nobody closes it meanwhile.
     std::sort(prefixes.begin(), prefixes.end());
     prefixes.erase(std::unique(prefixes.begin(), prefixes.end()), prefixes.end());
-    std::vector<std::shared_lock<std::shared_mutex>> locks;
+    std::vector<std::shared_lock<FairMutex>> locks;
     locks.reserve(prefixes.size());
     for (const Prefix *p : prefixes)
         locks.push_back(p->lock());

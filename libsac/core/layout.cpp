@@ -90,6 +90,23 @@ PlaneGeometry place(const sac_plane &p, std::uint32_t page_tokens) {
     return g;
 }
 
+// Layers for people, as "0-2,6".
+std::string layer_ranges(const sac_plane &p) {
+    const auto has = [&](std::uint32_t l) {
+        return l < SAC_MAX_LAYERS && (p.layers[l / 64] >> (l % 64) & 1) != 0;
+    };
+    std::string out;
+    for (std::uint32_t l = 0; l < SAC_MAX_LAYERS; ++l) {
+        if (!has(l))
+            continue;
+        const std::uint32_t first = l;
+        while (has(l + 1))
+            ++l;
+        out += format(l == first ? "%s%u" : "%s%u-%u", out.empty() ? "" : ",", first, l);
+    }
+    return out;
+}
+
 std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
@@ -203,12 +220,14 @@ std::string Geometry::difference(const Geometry &other) const {
         field("kind", p.kind, q->kind), field("group", p.group, q->group);
         field("heads", p.heads, q->heads),
             field("tokens_per_row", p.tokens_per_row, q->tokens_per_row);
-        field("row_bytes", p.row_bytes, q->row_bytes),
+        field("row_bytes", p.row_bytes, q->row_bytes);
+        // Without gaps between rows in either, row_bytes says it all.
+        if (p.row_pitch != p.row_bytes || q->row_pitch != q->row_bytes)
             field("row_pitch", p.row_pitch, q->row_pitch);
         field("window_tokens", p.window_tokens, q->window_tokens);
         if (std::memcmp(p.layers, q->layers, sizeof p.layers) != 0)
-            out += format("plane '%s': other layers (%u and %u); ", p.name, layer_count(p),
-                          layer_count(*q));
+            out += format("plane '%s': layers %s and %s; ", p.name, layer_ranges(p).c_str(),
+                          layer_ranges(*q).c_str());
         if (std::strcmp(p.dtype, q->dtype) != 0)
             out += format("plane '%s': dtype '%s' and '%s'; ", p.name, p.dtype, q->dtype);
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mapping.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -64,6 +66,37 @@ Mapping::~Mapping() {
         return;
     guard_.reset();
     munmap(reserved_, reserved_bytes_);
+    // Not by closing alone: a child that was forked this instant still has the fd open.
+    for (const Extent &e : extents_)
+        if (e.locked)
+            (void)flock(e.fd.get(), LOCK_UN);
+}
+
+bool Mapping::allocate(std::uint64_t offset, std::uint64_t bytes) const {
+    std::uint64_t at = 0;
+    const Extent &e = locate(offset, at);
+    // In steps: a signal makes the kernel give up, and take back, what one call has done.
+    for (const std::uint64_t end = at + bytes; e.fd && at < end;) {
+        const std::uint64_t n = std::min(kHuge, end - at);
+        if (fallocate(e.fd.get(), 0, static_cast<off_t>(at), static_cast<off_t>(n)) == 0) {
+            at += n;
+        } else if (errno == ENOSPC || errno == EDQUOT) {
+            return false;
+        } else if (errno == EOPNOTSUPP || errno == ENOSYS || errno == ENODEV) {
+            return true;
+        } else if (errno != EINTR) {
+            throw_errno(e.name, "cannot allocate room in the file");
+        }
+    }
+    return true;
+}
+
+void Mapping::discard(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    std::uint64_t at = 0;
+    const Extent &e = locate(offset, at);
+    if (e.fd)
+        (void)fallocate(e.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                        static_cast<off_t>(at), static_cast<off_t>(bytes));
 }
 
 void Mapping::prefault() {
@@ -74,6 +107,15 @@ void Mapping::prefault() {
             const std::uint64_t n = std::min(kStep, e.bytes - at);
             if (madvise(from, n, kPopulateWrite) == 0)
                 continue;
+            const int number = errno;
+            // Also where the kernel only says that touching would fault.
+            if (!allocate(e.offset + at, n))
+                throw Error(SAC_E_NO_SPACE, e.name,
+                            format("%s: the file system is full: no room for the %" PRIu64
+                                   " bytes of the file. Free some, or make the pool smaller.",
+                                   e.name.c_str(), e.bytes),
+                            ENOSPC);
+            errno = number;
             if (errno != EINVAL)
                 throw_errno(e.name, "cannot prefault the extent",
                             "Free memory, or make the pool smaller.");

@@ -17,6 +17,7 @@ struct Extent {
     Fd fd;  // a file, memfd or DAX device; none: memory of this process
     std::uint64_t bytes = 0;
     std::string name;          // path, for messages
+    bool locked = false;       // flock is held on fd; given up when it is unmapped
     std::uint64_t offset = 0;  // in the address range; set by Mapping
 };
 
@@ -34,8 +35,15 @@ public:
     const std::vector<Extent> &extents() const noexcept { return extents_; }
     const FaultGuard &guard() const noexcept { return *guard_; }
 
-    // Touches every page. Throws Error(SAC_E_SYSTEM) where memory runs out.
+    // Touches every page. Throws Error(SAC_E_NO_SPACE) where a file's file system is full,
+    // Error(SAC_E_SYSTEM) where memory runs out.
     void prefault();
+    // Sees to it that the range, of one extent, has memory behind it: the first touch of a
+    // hole is a SIGBUS where the file system is full. False: it is full. True also for memory
+    // of this process, and for files that cannot do it. Throws Error(SAC_E_SYSTEM).
+    bool allocate(std::uint64_t offset, std::uint64_t bytes) const;
+    // Makes a range that nobody uses a hole again, where the file can do it.
+    void discard(std::uint64_t offset, std::uint64_t bytes) const noexcept;
     // Bytes of the kernel's pages behind the range: 2 MiB or more only where at least nine
     // tenths of what is resident has them.
     std::uint64_t page_size_obtained() const;

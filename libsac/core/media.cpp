@@ -4,6 +4,7 @@
 #include <sys/file.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cinttypes>
 #include <cstring>
 
@@ -12,6 +13,19 @@
 #include "superblock.hpp"
 
 namespace sac {
+namespace {
+
+void allocate(const Mapping &mapping, std::uint64_t offset, std::uint64_t bytes,
+              const std::string &name) {
+    if (!mapping.allocate(offset, bytes))
+        throw Error(SAC_E_NO_SPACE, name,
+                    format("%s: the file system is full: no room for %" PRIu64
+                           " bytes of superblocks and slab tables. Free some, or use another.",
+                           name.c_str(), bytes),
+                    ENOSPC);
+}
+
+}  // namespace
 
 std::uint64_t Media::meta_bytes_needed(std::uint64_t data_bytes, std::uint32_t extents) {
     const std::uint64_t tables = meta_slabs_for(data_bytes / fmt::kDataSlab * 8) + extents;
@@ -29,6 +43,8 @@ void Media::create(Mapping &meta, Mapping &data) {
     sb.generation_limit = 1;
     sb.extent_count = static_cast<std::uint32_t>(data.extents().size());
 
+    for (const Extent &e : data.extents())
+        allocate(data, e.offset, fmt::kMetaSlab, e.name);
     for (std::uint32_t i = 0; i < sb.extent_count; ++i) {
         const Extent &e = data.extents()[i];
         fmt::Superblock own = sb;
@@ -55,6 +71,7 @@ void Media::create(Mapping &meta, Mapping &data) {
                     format("metadata of %" PRIu64
                            " bytes is too small: the tables alone need %" PRIu64,
                            m.bytes, at * fmt::kMetaSlab));
+    allocate(meta, 0, at * fmt::kMetaSlab, m.name);
     SlabTable meta_table(reinterpret_cast<std::uint64_t *>(meta.data() + sb.meta_table_offset),
                          sb.meta_slabs, sb.pool, SlabTable::kMetaExtent, m.name);
     for (std::uint64_t i = 0; i < at; ++i)
@@ -71,8 +88,16 @@ void Media::create(Mapping &meta, Mapping &data) {
 Media::Media(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock)
     : lock_(std::move(lock)), meta_(std::move(meta)), data_(std::move(data)),
       epoch_(fork_epoch()) {
-    load();
-    meta_->check_alive(0, meta_->bytes());
+    try {
+        load();
+        allocate_owned();
+        check_writable();
+    } catch (...) {
+        data_.reset();
+        meta_.reset();
+        unlock();
+        throw;
+    }
     std::uint8_t boot[16];
     read_boot_id(boot);
     recovered_ = (super_.flags & fmt::kClean) == 0;
@@ -86,14 +111,15 @@ Media::Media(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lo
     generation_limit_ = super_.generation_limit;
 }
 
-std::uint64_t Media::generation() {
+std::uint64_t Media::generation() noexcept {
     const std::uint64_t g = next_generation_.fetch_add(1, std::memory_order_relaxed);
     if (g < generation_limit_.load(std::memory_order_acquire))
         return g;
     const std::lock_guard lock(mutex_);
     while (g >= super_.generation_limit) {
         super_.generation_limit += kGenerationStep;
-        store_superblock();
+        if (meta_->guard().faults() == 0)
+            store_superblock();
         generation_limit_.store(super_.generation_limit, std::memory_order_release);
     }
     return g;
@@ -104,19 +130,25 @@ std::uint64_t Media::assign_meta(std::uint32_t owner, std::uint32_t role,
                                  std::uint64_t bytes, std::uint64_t at) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t slab = meta_slabs_->find(1);
-    if (slab == SlabTable::kNone)
+    // Behind the search: the table may have died under it.
+    check_writable();
+    file_system_full_ = slab != SlabTable::kNone &&
+                        !meta_->allocate(slab * fmt::kMetaSlab, fmt::kMetaSlab);
+    if (slab == SlabTable::kNone || file_system_full_)
         return UINT64_MAX;
     std::uint8_t *const to = meta_->data() + slab * fmt::kMetaSlab;
     std::memset(to, 0, fmt::kMetaSlab);
     if (content)
         std::memcpy(to + at, content, bytes);
     SAC_STOP("meta.prepared");
+    check_writable();
     meta_slabs_->set(slab, {owner, role, position});
     return slab * fmt::kMetaSlab;
 }
 
 void Media::release_meta(std::uint64_t slab) {
     const std::lock_guard lock(mutex_);
+    check_writable();
     meta_slabs_->set(slab, {});
 }
 
@@ -131,12 +163,20 @@ std::uint64_t Media::assign_chunk(std::uint32_t owner, std::uint32_t role,
     };
     std::stable_sort(order.begin(), order.end(),
                      [&](std::uint32_t a, std::uint32_t b) { return share(a) > share(b); });
+    file_system_full_ = false;
     for (const std::uint32_t e : order) {
         SlabTable &t = tables_[e];
         const std::uint64_t first = t.find(n);
+        check_writable();
         if (first == SlabTable::kNone)
             continue;
         const std::uint64_t at = data_->extents()[e].offset + first * fmt::kDataSlab;
+        if (!data_->allocate(at, n * fmt::kDataSlab)) {
+            data_->discard(at, n * fmt::kDataSlab);
+            file_system_full_ = true;
+            continue;
+        }
+        file_system_full_ = false;
         for (std::uint64_t i = 0; i < n; ++i) {
             // Another owner's bytes are gone before the slab has a new owner.
             if (t.get(first + i).role == fmt::kDirty) {
@@ -153,6 +193,7 @@ std::uint64_t Media::assign_chunk(std::uint32_t owner, std::uint32_t role,
 
 void Media::release(const Run &run) {
     const std::lock_guard lock(mutex_);
+    check_writable();
     for (std::uint64_t i = 0; i < run.count; ++i) {
         tables_[run.extent].set(run.first + i, {0, fmt::kDirty, 0});
         SAC_STOP("slab.released");
@@ -188,21 +229,29 @@ void Media::store_superblock() {
 Media::~Media() {
     data_.reset();
     meta_.reset();
-    // Not by closing alone: a child that was forked this instant still has the fd open.
+    unlock();
+}
+
+// The last step of all. Not by closing alone: a child that was forked this instant still has
+// the fd open.
+void Media::unlock() noexcept {
     if (lock_ && !forked())
         (void)flock(lock_.get(), LOCK_UN);
 }
 
 void Media::take() {
     const std::lock_guard lock(mutex_);
+    check_writable();
     store_superblock();
-    meta_->check_alive(0, fmt::kMetaSlab);
+    check_writable();
 }
 
 void Media::close_clean() {
     const std::lock_guard lock(mutex_);
     if (closed_.exchange(true))
         return;
+    if (meta_->guard().faults() != 0)
+        return;  // not clean: the next owner takes it as after a kill
     super_.flags |= fmt::kClean;
     store_superblock();
 }
@@ -214,6 +263,20 @@ void Media::check_usable() const {
             "this pool was opened by the parent process; a forked child must open it anew");
     if (closed())
         throw Error(SAC_E_CLOSED, "pool", "the pool was closed");
+}
+
+void Media::check_writable() const {
+    if (meta_->guard().faults() == 0)
+        return;
+    const std::string &name = meta_->extents().front().name;
+    const std::uint64_t at = meta_->guard().next_dead(0);
+    throw Error(SAC_E_MEDIA, name,
+                format("metadata of the pool at offset %" PRIu64
+                       " of %s is dead (SIGBUS): the device or file behind it has gone or is "
+                       "damaged. The pool cannot be changed any more: close it, and open it "
+                       "again or create it anew.",
+                       at, name.c_str()),
+                0, at);
 }
 
 }  // namespace sac

@@ -38,12 +38,13 @@ struct Owned {
 class Media {
 public:
     // Writes superblocks and empty slab tables over extents whose bytes are zero. meta and
-    // every data extent must be large enough: meta_bytes_needed().
+    // every data extent must be large enough: meta_bytes_needed(). Throws Error: SAC_E_ARG,
+    // SAC_E_NO_SPACE (the file system is full), SAC_E_MEDIA.
     static void create(Mapping &meta, Mapping &data);
     static std::uint64_t meta_bytes_needed(std::uint64_t data_bytes, std::uint32_t extents);
 
     // Checks all superblocks and slab tables; writes nothing before take().
-    // Throws Error: SAC_E_CORRUPT, SAC_E_VERSION, SAC_E_MEDIA.
+    // Throws Error: SAC_E_CORRUPT, SAC_E_VERSION, SAC_E_MEDIA, SAC_E_NO_SPACE.
     Media(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock);
     ~Media();
     Media(const Media &) = delete;
@@ -61,23 +62,27 @@ public:
     // before that leaves the boot id of the last owner, so a reboot is not forgotten.
     void take();
 
-    // A generation that was never given before and never will be again.
-    std::uint64_t generation();
+    // A generation that was never given before and never will be again. On dead metadata,
+    // where the limit cannot be raised any more, the next owner may give it again: look at
+    // check_writable() before anything is kept with it. Does not throw.
+    std::uint64_t generation() noexcept;
     // Below this every generation lies that was given before this incarnation.
     std::uint64_t first_generation() const noexcept { return first_generation_; }
 
     // A metadata slab: zeros, but for content at its offset; complete before it is owned. Its
-    // offset in the metadata extent, or UINT64_MAX where none is free.
+    // offset in the metadata extent, or UINT64_MAX where none is free, or the file system is
+    // full: file_system_full() tells. Throws as check_writable().
     std::uint64_t assign_meta(std::uint32_t owner, std::uint32_t role, std::uint64_t position,
                               const void *content = nullptr, std::uint64_t bytes = 0,
                               std::uint64_t at = 0);
-    void release_meta(std::uint64_t slab);
+    void release_meta(std::uint64_t slab);  // throws as check_writable()
 
     // n consecutive slabs for a chunk, scrubbed where they had another owner; the offset in
-    // the data range, or UINT64_MAX. Extents are taken in turn, by the share they have free.
+    // the data range, or UINT64_MAX as above. Extents are taken in turn, by the share they
+    // have free. Throws as check_writable().
     std::uint64_t assign_chunk(std::uint32_t owner, std::uint32_t role, std::uint64_t position,
                                std::uint64_t n);
-    void release(const Run &run);
+    void release(const Run &run);  // throws as check_writable()
     std::uint64_t chunk_offset(const Run &run) const;
 
     std::uint64_t data_bytes() const noexcept;
@@ -89,6 +94,13 @@ public:
     bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
     // SAC_E_FORKED or SAC_E_CLOSED where a call must not go on.
     void check_usable() const;
+    // SAC_E_MEDIA, naming the file, once any of the metadata is dead: it reads as zeros since,
+    // so that nothing which is to be kept may be decided by it or written to it.
+    void check_writable() const;
+    // Whether the last slab or chunk could not be had because the file system is full.
+    bool file_system_full() const noexcept {
+        return file_system_full_.load(std::memory_order_relaxed);
+    }
 
 private:
     static constexpr std::uint64_t kGenerationStep = std::uint64_t{1} << 20;
@@ -96,6 +108,8 @@ private:
     void store_superblock();  // mutex_ held
     void load();              // in scan.cpp
     void check_system_slabs() const;
+    void allocate_owned() const;
+    void unlock() noexcept;
 
     Fd lock_;  // outlives the mappings
     std::unique_ptr<Mapping> meta_, data_;
@@ -105,7 +119,7 @@ private:
     bool recovered_ = false, rebooted_ = false;
     std::uint64_t first_generation_ = 0;
     std::atomic<std::uint64_t> next_generation_{0}, generation_limit_{0};
-    std::atomic<bool> closed_{false};
+    std::atomic<bool> closed_{false}, file_system_full_{false};
     std::uint64_t epoch_;
     mutable std::mutex mutex_;
 };

@@ -56,6 +56,11 @@ std::shared_ptr<Namespace> Namespace::load(std::shared_ptr<Media> media, const O
 }
 
 std::uint64_t Namespace::drop() {
+    // Looked at first, so that a drop that is refused is noticed by nobody.
+    sac_ns_stats now{};
+    control_->fill(now);
+    if (now.reserved + now.pinned != 0)
+        return now.reserved + now.pinned;
     // No new call, then the count. Who pins looks at dropped_ behind it.
     dropped_.store(true, std::memory_order_seq_cst);
     const std::uint64_t busy = control_->retire();
@@ -86,15 +91,22 @@ void Namespace::check_same(const sac_ns_options &o) const {
     if (!d.empty())
         throw Error(
             SAC_E_LAYOUT, block_.name,
-            format("namespace '%s' is there with another layout (there, asked): %s. Use "
-                   "another name, or drop it first.",
+            format("namespace '%s' is there with another layout (there, asked): %s. Open it "
+                   "without a layout to use it as it is, or take another name.",
                    block_.name, d.c_str()));
-    if (o.flags != block_.flags)
-        d += format("flags %u and %u; ", block_.flags, o.flags);
+    const auto flag = [&](const char *what, std::uint32_t bit) {
+        if ((o.flags ^ block_.flags) & bit)
+            d += format("%s %s and %s; ", what, block_.flags & bit ? "on" : "off",
+                        o.flags & bit ? "on" : "off");
+    };
+    flag("data checksums", SAC_NS_DATA_CHECKSUM);
+    flag("token ids", SAC_NS_TOKEN_IDS);
     if (o.key_scheme != block_.key_scheme)
-        d += format("key scheme %u and %u; ", block_.key_scheme, o.key_scheme);
+        d += block_.key_scheme == SAC_KEYS_SAC ? "key scheme sac and engine; "
+                                               : "key scheme engine and sac; ";
     if (o.max_bytes != block_.max_bytes)
-        d += format("quota %" PRIu64 " and %" PRIu64 " bytes; ", block_.max_bytes, o.max_bytes);
+        d += format("quota %" PRIu64 " and %" PRIu64 " bytes (0: none); ", block_.max_bytes,
+                    o.max_bytes);
     if (std::strcmp(o.model ? o.model : "", block_.model) != 0)
         d += format("model '%s' and '%s'; ", block_.model, o.model ? o.model : "");
     if (d.empty())
@@ -102,8 +114,8 @@ void Namespace::check_same(const sac_ns_options &o) const {
     d.resize(d.size() - 2);
     throw Error(
         SAC_E_EXISTS, block_.name,
-        format("namespace '%s' is there with another specification (there, asked): %s. Use "
-               "another name, or drop it first.",
+        format("namespace '%s' is there with another specification (there, asked): %s. Open "
+               "it with its own, or without a layout as it is, or take another name.",
                block_.name, d.c_str()));
 }
 

@@ -78,7 +78,8 @@ fmt::NamespaceBlock new_block(const Media &media, std::uint32_t id, const std::s
                         "', and no layout is given to create it");
     if (options.flags & ~kKnownFlags || options.key_scheme > SAC_KEYS_ENGINE)
         throw Error(SAC_E_ARG, name,
-                    "unknown flags or key scheme for namespace '" + name + "'");
+                    format("namespace '%s': flags 0x%x or key scheme %u are not known",
+                           name.c_str(), options.flags, options.key_scheme));
     const char *const model = options.model ? options.model : "";
     fmt::NamespaceBlock b{};
     if (strnlen(model, sizeof b.model) == sizeof b.model)

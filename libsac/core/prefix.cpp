@@ -123,7 +123,7 @@ void Prefix::unpin_all() noexcept {
         list.clear();
 }
 
-std::shared_lock<std::shared_mutex> Prefix::lock() const {
+std::shared_lock<FairMutex> Prefix::lock() const {
     // Before the lock: in a forked child another thread of the parent may hold it for ever.
     ns_->check();
     std::shared_lock held(mutex_);
@@ -131,7 +131,7 @@ std::shared_lock<std::shared_mutex> Prefix::lock() const {
     return held;
 }
 
-std::unique_lock<std::shared_mutex> Prefix::lock_alone() const {
+std::unique_lock<FairMutex> Prefix::lock_alone() const {
     ns_->check();
     std::unique_lock held(mutex_);
     check_open();

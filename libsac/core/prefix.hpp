@@ -7,6 +7,7 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "fair_mutex.hpp"
 #include "namespace.hpp"
 
 namespace sac {
@@ -26,7 +27,7 @@ public:
     const std::shared_ptr<Namespace> &owner() const noexcept { return ns_; }
 
     // Keeps the prefix from being closed. Throws where it is, or is a forked parent's.
-    std::shared_lock<std::shared_mutex> lock() const;
+    std::shared_lock<FairMutex> lock() const;
 
     // The rest needs lock() held.
     std::uint64_t pages() const noexcept { return at_[kBodyPart].size(); }
@@ -57,11 +58,11 @@ protected:
     };
     void add(std::uint32_t part, std::uint8_t *at, Held held);
     void unpin_all() noexcept;
-    std::unique_lock<std::shared_mutex> lock_alone() const;
+    std::unique_lock<FairMutex> lock_alone() const;
     void check_open() const;
 
     std::shared_ptr<Namespace> ns_;
-    mutable std::shared_mutex mutex_;
+    mutable FairMutex mutex_;
     std::array<std::vector<std::uint8_t *>, 2> at_;
     std::array<std::vector<Held>, 2> held_;
     bool closed_ = false;

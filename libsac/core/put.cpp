@@ -80,21 +80,18 @@ Put::Put(std::shared_ptr<Namespace> ns, const std::uint8_t *keys, std::uint64_t 
             for (const std::uint64_t i : missing[part]) {
                 if (part == kBodyPart)
                     chain_[i] = next->slot;
-                pages_[part].push_back({i, *next++});
+                pages_[part].push_back({i, *next++, false});
             }
             written_[part].assign(pages_[part].size() * ns_->geometry().pairs[part], 0);
         }
         ns_->check();  // dropped meanwhile?
     } catch (...) {
-        give_up();
+        give_up(true);
         throw;
     }
 }
 
-Put::~Put() {
-    if (open_)
-        give_up();
-}
+Put::~Put() { give_up(true); }
 
 void Put::pin_present(std::uint64_t first_tail,
                       std::array<std::vector<std::uint64_t>, 2> &missing) {
@@ -152,6 +149,13 @@ void Put::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
                                r.first, r.first + r.count, plane.name, have));
         if (r.count != 0 && !r.src)
             throw Error(SAC_E_ARG, plane.name, "put: src is NULL");
+        if (r.count > 1 && r.page_stride == 0)
+            throw Error(SAC_E_ARG, plane.name,
+                        "put: page_stride is 0: it must say where each page of src begins");
+        if (r.row_stride != 0 && r.row_stride < plane.row_bytes)
+            throw Error(SAC_E_ARG, plane.name,
+                        format("put: rows of %u bytes, but row_stride is %" PRIu64,
+                               plane.row_bytes, r.row_stride));
         if (plane.heads > 1 && r.count != 0 && r.head_stride == 0)
             throw Error(
                 SAC_E_ARG, plane.name,
@@ -202,6 +206,7 @@ std::uint8_t *Put::view(std::uint64_t missing, std::uint32_t plane, std::uint32_
     written_[part][missing * g.pairs[part] + g.pair(plane, layer)] = 1;
     bytes = g.at[plane].layer_stride;
     ns_->counters.bytes_written.fetch_add(bytes, std::memory_order_relaxed);
+    pages_[part][missing].viewed = true;
     return ns_->address(pages_[part][missing].reservation.slot, part) + offset;
 }
 
@@ -249,34 +254,37 @@ std::uint64_t Put::commit() {
     // The head of the chain is the hottest.
     std::vector<std::uint32_t> used(chain_.rbegin(), chain_.rend());
     ns_->pins().note(used.data(), used.size());
-    give_up();
+    give_up(true);
     return mine;
 }
 
 // Ends what is left: reservations and pins.
-void Put::give_up() noexcept {
+void Put::give_up(bool viewed_too) noexcept {
     open_ = false;
     if (ns_->media().forked())
         return;
-    for (const auto part : {kBodyPart, kTailPart}) {
-        std::vector<Reservation> held;
-        for (const Page &p : pages_[part])
-            held.push_back(p.reservation);
-        if (!held.empty())
-            ns_->control().abort(held);
-        pages_[part].clear();
+    for (auto &pages : pages_) {
+        for (Page &p : pages)
+            if (viewed_too || !p.viewed)
+                ns_->control().abort({&p.reservation, 1});
+        std::erase_if(pages, [&](const Page &p) { return viewed_too || !p.viewed; });
     }
     for (const std::uint32_t slot : pinned_)
         ns_->pins().unpin(slot);
     pinned_.clear();
 }
 
+void Put::abort() {
+    const auto held = lock();
+    if (open_)
+        give_up(false);
+}
+
 void Put::close() {
     if (ns_->media().forked())
         return;
     const std::lock_guard held(mutex_);
-    if (open_)
-        give_up();
+    give_up(true);
 }
 
 }  // namespace sac

@@ -27,18 +27,21 @@ public:
                        std::uint64_t &bytes);
     // Returns how many bodies this put made visible.
     std::uint64_t commit();
+    // Gives up at once what nobody may be writing to; close() the rest.
+    void abort();
     void close();
 
 private:
     struct Page {
         std::uint64_t position;  // in the keys
         Reservation reservation;
+        bool viewed = false;  // its address was given out
     };
 
     std::unique_lock<std::mutex> lock() const;
     std::unique_lock<std::mutex> lock_open() const;  // throws if the put has ended
     void check_written() const;
-    void give_up() noexcept;
+    void give_up(bool viewed_too) noexcept;
     void pin_present(std::uint64_t first_tail,
                      std::array<std::vector<std::uint64_t>, 2> &missing);
 

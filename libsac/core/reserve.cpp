@@ -28,20 +28,31 @@ void CacheControl::no_space(std::uint64_t bodies, std::uint64_t tails) const {
         pins += t->pinned_slots();
     for (const auto &[slot, held] : held_)
         expired += held.expired;
-    std::string why = format("namespace '%s': no space for %" PRIu64 " pages and %" PRIu64
-                             " tails: of %" PRIu64 " MiB held, %" PRIu64
-                             " pages are pinned, %zu are being written (%" PRIu64
-                             " of them past their deadline), %" PRIu64 " lie on dead memory. ",
-                             block_.name, bodies, tails, assigned_slabs_ * fmt::kDataSlab >> 20,
-                             pins, held_.size(), expired, dead_slots_);
+    const std::uint64_t free = media_.free_bytes() / fmt::kDataSlab;
+    const std::uint64_t others = media_.slab_count() - free - assigned_slabs_;
+    const auto mib = [](std::uint64_t slabs) { return slabs * fmt::kDataSlab >> 20; };
+    const std::string quota =
+        block_.max_bytes ? format(" of a quota of %" PRIu64 " MiB", mib(max_slabs_)) : "";
+    std::string why =
+        format("namespace '%s': no space for %" PRIu64 " pages and %" PRIu64
+               " tails: it holds %" PRIu64 " MiB%s with room for %" PRIu64 " pages and %" PRIu64
+               " tails; %" PRIu64 " are pinned, %zu are being written (%" PRIu64
+               " of them past their deadline), %" PRIu64
+               " lie on dead memory; other namespaces hold %" PRIu64 " MiB, %" PRIu64
+               " MiB are free. ",
+               block_.name, bodies, tails, mib(assigned_slabs_), quota.c_str(), slots_[0],
+               slots_[1], pins, held_.size(), expired, dead_slots_, mib(others), mib(free));
     if (metadata_full_)
-        why += "The pool's metadata is full: create it with more metadata_bytes.";
-    else if (assigned_slabs_ + std::max(1u, shape_[0].slabs) > max_slabs_ &&
-             block_.max_bytes != 0)
-        why += "The namespace is at its quota: end pins, wait with a time-out, or raise the "
-               "quota.";
+        why += "The pool's metadata is full: create the pool with more metadata_bytes.";
+    else if (bodies > slots_[0] || tails > slots_[1])
+        why += others > 0 && block_.max_bytes == 0
+                   ? "So much can never fit beside the other namespaces, which keep what they "
+                     "have: drop one, give them quotas when you create them, or make the pool "
+                     "larger."
+                   : "So much can never fit: put fewer pages at a time, or create the pool, or "
+                     "the quota, larger.";
     else
-        why += "The pool is full: end pins, wait with a time-out, or make the pool larger.";
+        why += "End pins and puts, or wait for them with a time-out.";
     throw Error(SAC_E_NO_SPACE, block_.name, why);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening a pool: its superblocks and slab tables checked, its slabs sorted by owner.
 #include <algorithm>
+#include <cerrno>
 #include <cinttypes>
 #include <cstring>
 
@@ -92,6 +93,30 @@ void Media::check_system_slabs() const {
         if (tables_[i].get(0).role != fmt::kSystem)
             corrupt(data_->extents()[i].name,
                     "slab 0 holds the superblock, but is not marked so");
+}
+
+// Files that were copied, or made by others, may have holes where zeros are.
+void Media::allocate_owned() const {
+    const auto allocate = [](const Mapping &mapping, const Extent &e, std::uint64_t offset,
+                             std::uint64_t bytes) {
+        if (!mapping.allocate(offset, bytes))
+            throw Error(SAC_E_NO_SPACE, e.name,
+                        format("%s has holes, and the file system is full: free some room "
+                               "before the pool is opened.",
+                               e.name.c_str()),
+                        ENOSPC);
+    };
+    const Extent &m = meta_->extents().front();
+    std::uint64_t first = 0;
+    for (std::uint64_t i = 0; i <= meta_slabs_->count(); ++i) {
+        if (i < meta_slabs_->count() && meta_slabs_->get(i).role > fmt::kDirty)
+            continue;
+        if (i > first)
+            allocate(*meta_, m, first * fmt::kMetaSlab, (i - first) * fmt::kMetaSlab);
+        first = i + 1;
+    }
+    for (const Extent &e : data_->extents())
+        allocate(*data_, e, e.offset, fmt::kMetaSlab);
 }
 
 std::map<std::uint32_t, Owned> Media::owned() const {

@@ -91,6 +91,49 @@ std::uint64_t Sequence::rows(std::uint32_t plane, std::uint32_t layer) const noe
     return n;
 }
 
+bool Sequence::written(const Open &page, std::uint32_t plane,
+                       std::uint32_t layer) const noexcept {
+    const PlaneGeometry &at = ns_->geometry().at[plane];
+    const std::uint64_t *const bits = page.written[at.part].data() + first_word(plane, layer);
+    for (std::uint64_t w = 0; w < words(plane); ++w) {
+        const std::uint64_t left = at.rows - w * 64;
+        const std::uint64_t all =
+            left >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << left) - 1;
+        if ((bits[w] & all) != all)
+            return false;
+    }
+    return true;
+}
+
+// Calls fn(plane, layer) for those of which a row is missing, until it returns false.
+template <class Fn> void Sequence::each_missing(const Open &page, Fn &&fn) const {
+    const Geometry &g = ns_->geometry();
+    for (std::uint32_t p = 0; p < g.planes.size(); ++p)
+        for (std::uint32_t l = 0; page.has[g.at[p].part] && l < SAC_MAX_LAYERS; ++l)
+            if (g.at[p].ordinal[l] >= 0 && !written(page, p, l) && !fn(p, l))
+                return;
+}
+
+bool Sequence::complete(const Open &page) const noexcept {
+    bool all = true;
+    each_missing(page, [&](std::uint32_t, std::uint32_t) { return all = false; });
+    return all;
+}
+
+void Sequence::throw_incomplete(std::size_t open) const {
+    std::uint32_t plane = 0, layer = 0;
+    each_missing(open_[open], [&](std::uint32_t p, std::uint32_t l) {
+        plane = p, layer = l;
+        return false;
+    });
+    const char *const name = ns_->geometry().planes[plane].name;
+    throw Error(SAC_E_INCOMPLETE, name,
+                format("sequence: page %" PRIu64
+                       " is full of tokens, but plane '%s', layer %u of "
+                       "it is not written; write it before the next tokens",
+                       committed_ + open, name, layer));
+}
+
 void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count,
                       std::uint64_t timeout_ms) {
     const auto held = lock_alone();
@@ -98,11 +141,7 @@ void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count,
     const std::uint32_t per_page = ns_->block().page_tokens;
     for (std::size_t i = 0; i < open_.size(); ++i)
         if ((i + 1) * per_page <= ids_.size())
-            throw Error(SAC_E_INCOMPLETE, ns_->block().name,
-                        format("sequence: page %" PRIu64
-                               " is full of tokens, but not all its rows are "
-                               "written; write them before the next tokens",
-                               committed_ + i));
+            throw_incomplete(i);
     const std::uint64_t total = tokens_ + count;
     const std::uint64_t pages = (total + per_page - 1) / per_page;
     const std::uint64_t have = committed_ + open_.size();
@@ -143,25 +182,6 @@ void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count,
     }
     ids_.insert(ids_.end(), tokens, tokens + count);
     tokens_ = total;
-}
-
-bool Sequence::complete(const Open &page) const noexcept {
-    const Geometry &g = ns_->geometry();
-    for (std::uint32_t p = 0; p < g.planes.size(); ++p) {
-        const PlaneGeometry &at = g.at[p];
-        if (!page.has[at.part])
-            continue;
-        const std::uint64_t *bits = page.written[at.part].data() + plane_word_[p];
-        for (std::uint32_t l = 0; l < at.layer_count; ++l, bits += words(p))
-            for (std::uint64_t w = 0; w < words(p); ++w) {
-                const std::uint64_t left = at.rows - w * 64;
-                const std::uint64_t all =
-                    left >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << left) - 1;
-                if ((bits[w] & all) != all)
-                    return false;
-            }
-    }
-    return true;
 }
 
 std::uint64_t Sequence::flush_locked() {

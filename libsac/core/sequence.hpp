@@ -39,7 +39,10 @@ private:
     std::uint64_t words(std::uint32_t plane) const noexcept;  // of a pair's bits
     std::uint64_t first_word(std::uint32_t plane, std::uint32_t layer) const noexcept;
     std::uint64_t rows_exist(std::uint32_t plane) const noexcept;  // for the tokens so far
+    bool written(const Open &page, std::uint32_t plane, std::uint32_t layer) const noexcept;
+    template <class Fn> void each_missing(const Open &page, Fn &&fn) const;
     bool complete(const Open &page) const noexcept;
+    [[noreturn]] void throw_incomplete(std::size_t open) const;
     std::uint64_t flush_locked();
     void commit_page(const Open &page, const std::uint32_t *ids);
     void drop_old_tails() noexcept;

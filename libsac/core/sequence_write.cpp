@@ -35,6 +35,10 @@ void Sequence::check_request(const sac_scatter_req &r) const {
                            static_cast<std::int64_t>(end) - 1));
     if (r.count != 0 && !r.src)
         throw Error(SAC_E_ARG, plane.name, "sequence: src is NULL");
+    if (r.row_stride != 0 && r.row_stride < plane.row_bytes)
+        throw Error(SAC_E_ARG, plane.name,
+                    format("sequence: rows of %u bytes, but row_stride is %" PRIu64,
+                           plane.row_bytes, r.row_stride));
     if (plane.heads > 1 && r.count != 0 && r.head_stride == 0)
         throw Error(SAC_E_ARG, plane.name,
                     format("sequence: plane '%s' has %u heads; head_stride must say where each "

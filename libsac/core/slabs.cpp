@@ -19,7 +19,7 @@ SlabTable::SlabTable(std::uint64_t *table, std::uint64_t count, const std::uint8
                                ") is not valid. The pool cannot be trusted; create it anew.",
                                name.c_str(), i, table[i]),
                         0, i * 8);
-        free_ += slab.role <= fmt::kDirty;
+        free_ += is_free(i);
     }
 }
 
@@ -39,7 +39,7 @@ std::uint64_t SlabTable::find(std::uint64_t n) noexcept {
     // Next fit: from where the last run ended, then once more from the start.
     for (int pass = 0; pass < 2; ++pass) {
         std::uint64_t run = 0;
-        for (std::uint64_t i = pass ? 0 : next_; i < count_; ++i) {
+        for (std::uint64_t i = pass ? 1 : next_; i < count_; ++i) {
             run = is_free(i) ? run + 1 : 0;
             if (run == n) {
                 next_ = i + 1;
@@ -54,7 +54,8 @@ void SlabTable::set(std::uint64_t slab, const fmt::Slab &s) noexcept {
     const bool was = is_free(slab);
     std::atomic_ref<std::uint64_t>(table_[slab])
         .store(fmt::encode_slab(pool_, extent_, slab, s), std::memory_order_release);
-    free_ += (s.role <= fmt::kDirty) - was;
+    free_ += is_free(slab);
+    free_ -= was;
 }
 
 }  // namespace sac

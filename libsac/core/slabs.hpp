@@ -23,15 +23,18 @@ public:
     fmt::Slab get(std::uint64_t slab) const noexcept;
 
     static constexpr std::uint64_t kNone = UINT64_MAX;
-    // First slab of n consecutive free ones, or kNone.
+    // First slab of n consecutive free ones, or kNone. Never slab 0: every extent begins with
+    // its superblock, whatever the table says.
     std::uint64_t find(std::uint64_t n) noexcept;
     void set(std::uint64_t slab, const fmt::Slab &s) noexcept;
 
 private:
-    bool is_free(std::uint64_t slab) const noexcept { return get(slab).role <= fmt::kDirty; }
+    bool is_free(std::uint64_t slab) const noexcept {
+        return slab != 0 && get(slab).role <= fmt::kDirty;
+    }
 
     std::uint64_t *table_;
-    std::uint64_t count_, free_ = 0, next_ = 0;
+    std::uint64_t count_, free_ = 0, next_ = 1;
     const std::uint8_t *pool_;
     std::uint32_t extent_;
 };

@@ -240,7 +240,7 @@ unsigned usable_cores() noexcept {
 
 unsigned copy_threads(unsigned asked, std::uint64_t bytes) noexcept {
     if (asked != 0)
-        return asked;
+        return std::min(asked, usable_cores());
     // A thread that gets under 256 KiB costs more than it brings.
     const std::uint64_t most = std::min(8u, std::max(2u, usable_cores()) - 1);
     return static_cast<unsigned>(std::clamp<std::uint64_t>(bytes >> 18, 1, most));

@@ -7,6 +7,7 @@ Run as ``python -m libsac.demo``; needs no torch.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import libsac
-from libsac.sizes import format_size
 
 PRESET = "deepseek-v3.2-bf16"
 PAGE_TOKENS = 64
@@ -79,41 +79,31 @@ def gather_and_check(
     return taken, wrong
 
 
-def indexer_wrong(ns: libsac.Namespace, prefix: libsac.Prefix, layers: int) -> int:
-    """The indexer plane is read whole; bytes that differ."""
-    plane = ns.layout.plane("indexer")
+def verify(ns: libsac.Namespace, prefix: libsac.Prefix) -> tuple[int, int]:
+    """Reads every row that was put and compares it: (bytes read, bytes that differ)."""
+    read = wrong = 0
     tokens = np.arange(prefix.tokens)
-    return sum(
-        int(
-            np.count_nonzero(
-                prefix.gather("indexer", layer) != content(1, layer, tokens, plane.row_bytes)
-            )
-        )
-        for layer in range(layers)
-    )
+    for number, plane in enumerate(ns.layout.planes):
+        for layer in plane.layers:
+            for part in np.array_split(tokens, max(1, len(tokens) // 4096)):
+                rows = prefix.gather(plane.name, layer, part)
+                read += rows.nbytes
+                wrong += int(
+                    np.count_nonzero(rows != content(number, layer, part, plane.row_bytes))
+                )
+    return read, wrong
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m libsac.demo", description=__doc__)
-    parser.add_argument(
-        "--tokens", type=int, default=16384, help="prefix length (default 16384)"
-    )
-    parser.add_argument("--layers", type=int, default=8, help="layers, 1 to 61 (default 8)")
-    parser.add_argument("--steps", type=int, default=8, help="decode steps (default 8)")
-    parser.add_argument("--path", help="keep the pool in this folder and find it again later")
-    args = parser.parse_args()
-    if args.tokens < TOP_K or not 1 <= args.layers <= 61 or args.steps < 1:
-        parser.error(f"--tokens at least {TOP_K}, --layers 1 to 61, --steps at least 1")
-
+def run(args: argparse.Namespace) -> int:
     layout = libsac.Layout.preset(PRESET, layers=args.layers, page_tokens=PAGE_TOKENS)
     pages = args.tokens // PAGE_TOKENS
     size = int(pages * layout.page_bytes * 1.1) + (64 << 20)
-    print(f"layout     {PRESET}, {args.layers} layers, pages of {PAGE_TOKENS} tokens:")
-    for plane in layout.planes:
-        print(f"             plane {plane.name:8} {plane.row_bytes:5} B a token and layer")
     with libsac.embedded(size, args.path) as pool:
+        print(f"layout     {PRESET}, {args.layers} layers, pages of {PAGE_TOKENS} tokens:")
+        for plane in layout.planes:
+            print(f"             plane {plane.name:8} {plane.row_bytes:5} B a token and layer")
         where = "memory of this process" if args.path is None else args.path
-        print(f"pool       {format_size(pool.info.data_bytes)} in {where}")
+        print(f"pool       {mib(pool.info.data_bytes)} in {where}")
         ns = pool.namespace("demo", layout)
         keys = ns.keys(range(args.tokens), salt=b"demo")
         found = ns.longest(keys)
@@ -121,7 +111,7 @@ def main() -> int:
         moved = ns.stats().bytes_written
         if moved:
             print(
-                f"put        {pages - found} pages, {format_size(moved)} "
+                f"put        {pages - found} pages, {mib(moved)} "
                 f"at {moved / seconds / 1e9:.2f} GB/s (memory touched for the first time)"
             )
         else:
@@ -146,16 +136,50 @@ def main() -> int:
             )
             whole = prefix.tokens * layout.plane("latent").row_bytes * calls
             print(
-                f"           {format_size(copied)} read where full attention reads "
-                f"{format_size(whole)}: {whole / copied:.1f} times less"
+                f"           {mib(copied)} read where full attention reads "
+                f"{mib(whole)}: {whole / copied:.1f} times less"
             )
-            wrong += indexer_wrong(ns, prefix, args.layers)
-        checked = ns.stats().bytes_gathered
-        print(f"verified   {checked} bytes, {wrong} wrong")
+            read, differ = verify(ns, prefix)
+        wrong += differ
+        print(f"verified   {mib(read)} put and each gathered row: {wrong} bytes wrong")
     if wrong:
         print("error: bytes read back differ from bytes written", file=sys.stderr)
         return 1
     return 0
+
+
+def mib(size: int) -> str:
+    return f"{size / (1 << 20):,.0f} MiB"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m libsac.demo", description=__doc__)
+    parser.add_argument("--tokens", type=int, default=16384, help="prefix (default 16384)")
+    parser.add_argument("--layers", type=int, default=8, help="layers, 1 to 61 (default 8)")
+    parser.add_argument("--steps", type=int, default=8, help="decode steps (default 8)")
+    parser.add_argument("--path", help="keep the pool in this folder and find it again later")
+    args = parser.parse_args()
+    if args.tokens < TOP_K or not 1 <= args.layers <= 61 or args.steps < 1:
+        parser.error(f"--tokens at least {TOP_K}, --layers 1 to 61, --steps at least 1")
+    if args.tokens >= 1 << 32:
+        parser.error("--tokens must be below 2^32")
+    try:
+        code = run(args)
+        sys.stdout.flush()
+    except libsac.errors.SacError as error:
+        hint = ""
+        if isinstance(error, (libsac.errors.ExistsError, libsac.errors.LayoutError)):
+            hint = " To find the pool again give the same --tokens and --layers as before."
+        print(f"error: {error}{hint}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except OSError as error:  # a full or closed standard output
+        print(f"error: cannot write the output: {error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
 
 
 if __name__ == "__main__":

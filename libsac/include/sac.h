@@ -258,8 +258,8 @@ SAC_API int sac_pin(sac_ns *ns, const uint8_t *keys, uint64_t count, sac_prefix 
 SAC_API int sac_prefix_pages(const sac_prefix *prefix, uint64_t *pages);
 /* Tokens that can be gathered; for a sequence's view, appended ones included. */
 SAC_API int sac_prefix_tokens(const sac_prefix *prefix, uint64_t *tokens);
-/* The bodies' handles; room for all pages. */
-SAC_API int sac_prefix_handles(const sac_prefix *prefix, sac_handle *out);
+/* The bodies' handles. *count in: room, out: number of pages. */
+SAC_API int sac_prefix_handles(const sac_prefix *prefix, sac_handle *out, uint64_t *count);
 /* Rows 0 .. rows-1 of a plane and layer can be gathered (window and state planes: those of
  * the last pages only). */
 SAC_API int sac_prefix_rows(const sac_prefix *prefix, uint32_t plane, uint32_t layer,
@@ -327,7 +327,7 @@ typedef struct sac_scatter_req {
                        sequence: row number */
     uint64_t count; /* put: pages; sequence: rows */
     const void *src;
-    uint64_t page_stride; /* bytes from page to page of src (put) */
+    uint64_t page_stride; /* bytes from page to page of src (put); needed where count > 1 */
     uint64_t head_stride; /* from head to head; needed where heads > 1 */
     uint64_t row_stride;  /* from row to row; 0: row_bytes */
 } sac_scatter_req;
@@ -343,6 +343,9 @@ SAC_API int sac_put_view(sac_put *put, uint64_t missing, uint32_t plane, uint32_
  * that are there now by this put (a page that another writer committed first is kept and
  * not counted). SAC_E_INCOMPLETE before anything is visible if a row was not written. */
 SAC_API int sac_put_commit(sac_put *put, uint64_t *committed);
+/* Gives up now what is not committed, except pages that sac_put_view gave out: those at
+ * close, for somebody may still be writing to them. Only close may follow. */
+SAC_API int sac_put_abort(sac_put *put);
 /* Gives up what is not committed. Commit or not, the last call. */
 SAC_API int sac_put_close(sac_put *put);
 

@@ -78,7 +78,7 @@ class OpenPool:
         pool = libsac.embedded(
             size,
             self.path if self.on_disk else None,
-            extents=self.backend.extents,
+            extents=None if size is None else self.backend.extents,
             prefault=self.backend.prefault,
         )
         self._open.append(pool)

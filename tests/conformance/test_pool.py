@@ -49,7 +49,10 @@ def test_keys_as_documented(open_pool: OpenPool, salt: bytes, model: str) -> Non
         keys = ns.keys(given, salt=salt)
         assert [key.tobytes() for key in keys.values] == want
         assert [key.tobytes() for key in keys.parents] == [top, *want[:-1]]
-    rest = ns.keys(tokens[32:], salt=b"ignored", parent=want[1])
+    with pytest.raises(errors.ArgumentError, match="salt or a parent"):
+        ns.keys(tokens[32:], salt=b"s", parent=want[1])
+    rest = ns.keys(tokens[32:], parent=want[1])
+    assert ns.keys(tokens[32:], parent=keys.values[1]) == rest
     assert [key.tobytes() for key in rest.values] == want[2:]
     assert keys[2:] == rest
     assert len(ns.keys([])) == len(ns.keys(range(15))) == 0
@@ -58,6 +61,14 @@ def test_keys_as_documented(open_pool: OpenPool, salt: bytes, model: str) -> Non
     for bad in ([-1], [1 << 32], [0.5], [[1]], "text", 7):
         with pytest.raises(errors.ArgumentError):
             ns.keys(bad)
+    for odd in (3, True, "tenant", None, [1, 2]):
+        with pytest.raises(errors.ArgumentError, match="salt must be bytes"):
+            ns.keys(tokens, salt=odd)  # type: ignore[arg-type]
+        with pytest.raises(errors.ArgumentError, match="salt must be bytes"):
+            ns.sequence(tokens, salt=odd)  # type: ignore[arg-type]
+    assert keys[-1] == keys[len(keys) - 1 :]
+    with pytest.raises(errors.RangeError):
+        keys[len(keys)]
 
 
 def test_engine_keys(open_pool: OpenPool) -> None:
@@ -111,8 +122,8 @@ def test_opened_again_with_another_specification(open_pool: OpenPool) -> None:
     assert caught.value.object == "n"
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"model": "o"}, "model 'm' and 'o'"),
-        ({"model": "m", "checksum": True}, "flags"),
-        ({"model": "m", "token_ids": True}, "flags"),
+        ({"model": "m", "checksum": True}, "data checksums off and on"),
+        ({"model": "m", "token_ids": True}, "token ids off and on"),
         ({"model": "m", "key_scheme": "engine"}, "key scheme"),
         ({"model": "m", "quota": "4M"}, "quota"),
     ]
@@ -126,8 +137,10 @@ def test_namespaces_share_nothing(open_pool: OpenPool) -> None:
     a, b = pool.namespace("a", layout=PLAIN), pool.namespace("b", layout=PLAIN)
     assert a.keys(range(64)) != b.keys(range(64))
     names = [bytes([i + 1] * 32) for i in range(4)]
-    put(a, a.engine_keys(names))
-    assert not b.lookup(b.engine_keys(names)).any()
+    c = pool.namespace("c", layout=PLAIN, key_scheme="engine")
+    d = pool.namespace("d", layout=PLAIN, key_scheme="engine")
+    put(c, c.engine_keys(names))
+    assert not d.lookup(d.engine_keys(names)).any()
 
 
 def test_drop(open_pool: OpenPool) -> None:

@@ -19,7 +19,7 @@ from conformance.content import (
     write,
 )
 
-from libsac import Layout, Plane, errors
+from libsac import Keys, Layout, Plane, errors
 
 
 @pytest.mark.parametrize("layout", [PLAIN, RICH], ids=["plain", "rich"])
@@ -209,7 +209,7 @@ def test_what_put_refuses(open_pool: OpenPool) -> None:
             batch.write("latent", 0, good[..., :99])
         with pytest.raises(errors.ArgumentError, match=r"\(pages, 16, row\)"):
             batch.write("latent", 0, good[:, :15])
-        with pytest.raises(errors.ArgumentError, match="dimensions"):
+        with pytest.raises(errors.ArgumentError, match=r"\(pages, 16, row\), not"):
             batch.write("latent", 0, good[0, 0])
         with pytest.raises(errors.ArgumentError, match="contiguous"):
             batch.write("latent", 0, np.zeros((4, 16, 200), np.uint8)[..., ::2])
@@ -238,7 +238,7 @@ def test_what_put_refuses(open_pool: OpenPool) -> None:
         ns.put(keys, timeout=-1)
     with pytest.raises(errors.ArgumentError, match="first_tail"):
         ns.put(keys, first_tail=-1)
-    zero = ns.engine_keys([bytes(32)])
+    zero = Keys.of_engine([bytes(32)], None)
     with pytest.raises(errors.ArgumentError, match="zeros"):
         ns.put(zero)
     assert_idle(ns)

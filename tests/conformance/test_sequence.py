@@ -200,7 +200,7 @@ def test_no_room(open_pool: OpenPool) -> None:
     put(ns, keys[: room - 1])
     with ns.pin(keys) as held, ns.sequence() as seq:
         seq.extend([1])
-        with pytest.raises(errors.NoSpaceError, match=f"{held.pages} pages are pinned"):
+        with pytest.raises(errors.NoSpaceError, match=f"{held.pages} are pinned"):
             seq.extend(range(16))
         assert seq.tokens == 1
         seq.extend(range(15))

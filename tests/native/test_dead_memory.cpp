@@ -34,7 +34,8 @@ TEST(the_dead_page_leaves_and_the_others_go_on) {
     CHECK_EQ(kit::put(f.ns, k), 16u);
     const auto prefix = kit::pin(f.ns, k);
     sac_handle handles[16];
-    MUST(sac_prefix_handles(prefix.get(), handles));
+    std::uint64_t count = 16;
+    MUST(sac_prefix_handles(prefix.get(), handles, &count));
     std::uint64_t last = 0;  // the page that lies last
     for (std::uint64_t i = 0; i < 16; ++i) {
         last = handles[i].slot > handles[last].slot ? i : last;
@@ -75,7 +76,8 @@ TEST(the_dead_page_leaves_and_the_others_go_on) {
         CHECK_EQ(kit::put(f.ns, kit::keys(i, 1)), 1u);
         const auto again = kit::pin(f.ns, kit::keys(i, 1));
         sac_handle h{};
-        MUST(sac_prefix_handles(again.get(), &h));
+        std::uint64_t one = 1;
+        MUST(sac_prefix_handles(again.get(), &h, &one));
         CHECK(h.slot / 2 != handles[last].slot / 2);
         CHECK(kit::intact(f.ns, again, kit::keys(i, 1)));
     }

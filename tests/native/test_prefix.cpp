@@ -74,7 +74,11 @@ TEST(the_longest_prefix_stops_at_a_gap) {
     MUST(sac_prefix_tokens(prefix.get(), &tokens));
     CHECK_EQ(tokens, 64u);
     std::vector<sac_handle> handles(4);
-    MUST(sac_prefix_handles(prefix.get(), handles.data()));
+    std::uint64_t count = 2;
+    MUST(sac_prefix_handles(prefix.get(), handles.data(), &count));  // never past the room
+    CHECK_EQ(count, 4u);
+    CHECK_EQ(handles[2].generation, 0u);
+    MUST(sac_prefix_handles(prefix.get(), handles.data(), &count));
     for (const sac_handle &h : handles) {
         CHECK(h.generation != 0);
         CHECK_EQ(h.part, 0u);

@@ -9,14 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-
-import libsac
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -26,33 +22,11 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
 
 
-def prelude(page: str) -> dict[str, Any]:
-    """What a page's examples take as given."""
-    layout = libsac.Layout([libsac.Plane("k", [0], 64)], 16)
-    if page == "keys.md":
-        pool = libsac.embedded("4M")
-        return {
-            "ns": pool.namespace("n", layout),
-            "tokens": range(100),
-            "next_tokens": range(50),
-        }
-    if page == "layouts.md":
-        layout.to_json("layout.json")
-        config = {
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "hidden_size": 64,
-            "torch_dtype": "bfloat16",
-        }
-        return {"model": types.SimpleNamespace(config=config)}
-    return {}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    scope = prelude(page.name)
+    # Nothing is given: a page brings what its examples need.
+    scope: dict[str, object] = {}
     for block in blocks(page, "python"):
         exec(compile(block.replace("/tmp/", f"{tmp_path}/"), page.name, "exec"), scope)
 
@@ -94,7 +68,6 @@ def commands() -> list[tuple[str, str]]:
 # What a test of its own runs, and where.
 ELSEWHERE = {
     "pip install .": "tests/unit/test_packaging.py",
-    "pip install 'libsac[llm]'": "tests/system/test_demo_llm.py",
     ".ci/run": "CI itself",
 }
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.layout_strategies import layouts
 
+import libsac
 from libsac.errors import LayoutError, NotFoundError
 from libsac.layout import Layout, Plane
 
@@ -121,13 +122,15 @@ def test_bad_planes(change: dict[str, Any], message: str) -> None:
 
 
 A = Plane("a", [0, 1], 8, group="g")
-BAD_LAYOUTS: list[tuple[list[Any], Any, str]] = [
+BAD_LAYOUTS: list[tuple[Any, Any, str]] = [
     ([], 1, "0 planes; 1 to 64"),
     ([Plane(f"p{i}", [0], 1) for i in range(65)], 1, "65 planes"),
     ([A], 0, "page_tokens is 0; 1 to 65536"),
     ([A], 65537, "page_tokens is 65537"),
     ([A], "64", "page_tokens is '64'"),
     (["a"], 1, "which is not a Plane"),
+    (A, 1, "a list of planes is needed"),
+    (None, 1, "planes is None; a list"),
     ([A, A], 1, "two planes are named 'a'"),
     ([Plane("c", [0], 8, tokens_per_row=4)], 6, "tokens_per_row is 4, which does not divide"),
     ([Plane("s", [0], 8, "state")], 6, "no plane of kind rows"),
@@ -150,7 +153,7 @@ BAD_LAYOUTS: list[tuple[list[Any], Any, str]] = [
 
 
 @pytest.mark.parametrize(("planes", "page_tokens", "message"), BAD_LAYOUTS)
-def test_bad_layouts(planes: list[Any], page_tokens: Any, message: str) -> None:
+def test_bad_layouts(planes: Any, page_tokens: Any, message: str) -> None:
     with pytest.raises(LayoutError) as caught:
         Layout(planes, page_tokens)
     assert message in str(caught.value)
@@ -247,7 +250,6 @@ def test_difference_says_everything() -> None:
         "plane 'mamba' is only here",
         "plane 'new' is only there",
         "plane 'k': row_bytes is 256 here and 128 there",
-        "plane 'k': row_pitch is 256 here and 128 there",
         "plane 'k': heads is 3 here and 2 there",
         "plane 'k': dtype is 'bf16' here and 'fp8' there",
         "plane 'k': layers are 0-29 here and 0-1,5 there",
@@ -255,3 +257,36 @@ def test_difference_says_everything() -> None:
         "plane 'v' is selected with k here and with nothing there",
         "the planes lie as k, v here and v, k there",
     ]
+
+
+def test_difference_of_layers_and_pitches() -> None:
+    def layout(layers: range, row_bytes: int, row_pitch: int | None = None) -> Layout:
+        return Layout([Plane("k", layers, row_bytes, row_pitch=row_pitch)], 16)
+
+    assert layout(range(4), 64).difference(layout(range(4, 8), 64)) == [
+        "plane 'k': layers are 0-3 here and 4-7 there"
+    ]
+    one = range(1)
+    assert layout(one, 64).difference(layout(one, 32)) == [
+        "plane 'k': row_bytes is 64 here and 32 there"
+    ]
+    assert layout(one, 64, 128).difference(layout(one, 32)) == [
+        "plane 'k': row_bytes is 64 here and 32 there",
+        "plane 'k': row_pitch is 128 here and 32 there",
+    ]
+
+
+def test_the_native_difference_says_the_same() -> None:
+    def refused(row: int, pitch: int | None, layers: list[int]) -> str:
+        with libsac.embedded("4M") as pool:
+            pool.namespace("n", Layout([Plane("k", range(4), 64)], 16))
+            with pytest.raises(LayoutError) as caught:
+                pool.namespace("n", Layout([Plane("k", layers, row, row_pitch=pitch)], 16))
+            return str(caught.value)
+
+    assert "plane 'k': layers 0-3 and 4-7" in refused(64, None, [4, 5, 6, 7])
+    assert "plane 'k': layers 0-3 and 0,2-3,9,511" in refused(64, None, [0, 2, 3, 9, 511])
+    bare = refused(32, None, [0, 1, 2, 3])
+    assert "row_bytes 64 and 32" in bare
+    assert "row_pitch" not in bare
+    assert "row_pitch 64 and 96" in refused(32, 96, [0, 1, 2, 3])

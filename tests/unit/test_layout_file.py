@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libsac.errors import LayoutError
+from libsac.errors import LayoutError, NotFoundError, SystemCallError
 from libsac.layout import Layout, Plane
 
 LAYOUT = Layout(
@@ -30,8 +31,20 @@ def test_json_files(tmp_path: Path) -> None:
         '{"page_tokens": 8, "planes": [{"name": "a", "layers": "0-2,7", "row_bytes": 4}]}'
     )
     assert Layout.from_json(file).plane("a").layers == (0, 1, 2, 7)
-    with pytest.raises(FileNotFoundError):
-        Layout.from_json(tmp_path / "none.json")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "none.json"
+    with pytest.raises(
+        NotFoundError, match=r"No such file or directory: .*none\.json"
+    ) as caught:
+        Layout.from_json(file)
+    assert isinstance(caught.value, LookupError)
+    assert (caught.value.errno, caught.value.object) == (errno.ENOENT, str(file))
+    with pytest.raises(SystemCallError, match="Is a directory") as system:
+        Layout.from_json(tmp_path)
+    assert isinstance(system.value, OSError)
+    assert (system.value.errno, system.value.filename) == (errno.EISDIR, str(tmp_path))
 
 
 PLANE = '{"name": "a", "layers": [0], "row_bytes": 4'

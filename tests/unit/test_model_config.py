@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -141,6 +142,20 @@ def test_minimax_m3() -> None:
         ({**SMOL, "hidden_size": None}, "no hidden_size"),
         ({**SMOL, "num_key_value_heads": [1, 2]}, "num_key_value_heads is [1, 2]"),
         ({**SMOL, "num_key_value_heads": None, "multi_query": True}, "has multi_query"),
+        (
+            {**SMOL, "num_key_value_heads": None, "num_attention_groups": 3},
+            "has num_attention_",
+        ),
+        (
+            {**SMOL, "hidden_size": 577},
+            "hidden_size 577 is no multiple of its num_attention_heads 9",
+        ),
+        (
+            {**SMOL, "num_key_value_heads": 2},
+            "num_key_value_heads is 2, which does not divide its num_attention_heads 9",
+        ),
+        ({**SMOL, "num_key_value_heads": 18}, "is 18, which does not divide"),
+        ({**SMOL, "kv_channels": 128}, "has kv_channels but no head_dim"),
         ({**SMOL, "global_head_dim": 512}, "has global_head_dim"),
         ({**SMOL, "layer_types": ["linear_attention"] * 30}, "'linear_attention', and what"),
         ({**SMOL, "layer_types": ["indexed_attention"] * 30}, "layer 0 is of type 'indexed"),
@@ -158,6 +173,23 @@ def test_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(LayoutError) as caught:
         Layout.from_config(config)
     assert message in str(caught.value)
+
+
+def test_head_dim_stands_for_an_odd_hidden_size() -> None:
+    odd = {**SMOL, "hidden_size": 577, "head_dim": 48}
+    assert Layout.from_config(odd).plane("k").row_bytes == 96
+    assert (
+        Layout.from_config({**SMOL, "kv_channels": 128, "head_dim": 64}).plane("k").heads == 3
+    )
+
+
+@pytest.mark.parametrize("config", ["config.json", b"{}", Path("c"), None, 3, [SMOL], dict])
+def test_what_is_no_configuration(config: Any) -> None:
+    with pytest.raises(
+        LayoutError, match=r"a configuration object, such as model\.config, or"
+    ) as e:
+        Layout.from_config(config)
+    assert repr(config) in str(e.value)
 
 
 @pytest.mark.parametrize(

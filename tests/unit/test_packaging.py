@@ -20,6 +20,7 @@ import libsac.__main__ as command
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "tests" / "c_example"
+WHYS = ("No space left on device", "Broken pipe")
 LINE = re.compile(r"libsac \S+: 6 pages, 96 tokens, 47 rows gathered, every byte as written\n")
 
 
@@ -95,6 +96,20 @@ def test_says_so_when_the_module_is_not_built(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert command.main(["--libs"]) == 1
     assert "pip install ." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("redirection", ["> /dev/full", "| head -0", "2>&1 | head -0"])
+def test_output_that_cannot_be_written_is_one_line(
+    unbuffered: str, redirection: str, tmp_path: Path
+) -> None:
+    script = f"{shlex.quote(sys.executable)} -m libsac --cflags --version {redirection}"
+    env = {"PYTHONUNBUFFERED": unbuffered}
+    said = run("bash", "-c", f"({script}) 2>&1; true", cwd=tmp_path, env=env)
+    assert said in ("", *(f"error: cannot write to stdout: {why}\n" for why in WHYS))
+    if redirection == "> /dev/full":
+        assert said
+        assert "space" in run("bash", "-c", script, cwd=tmp_path, env=env, code=1)
 
 
 # ------------------------------------------------------------------------- the library
@@ -260,23 +275,3 @@ def test_type_stub_is_the_modules(installed: Path, tmp_path: Path) -> None:
     kept = (installed / "_core.pyi").read_text()
     same = ast.dump(ast.parse(kept)) == ast.dump(ast.parse(stub.read_text()))
     assert same, "the bindings changed: run make stubs"
-
-
-# ------------------------------------------------------------------- what is missing
-
-
-@pytest.mark.parametrize(
-    ("what", "variable", "package"),
-    [("cxx", "CXX", "g++"), ("clang", "FUZZ_CXX", "clang"), ("cxx", "CC", "gcc")],
-)
-def test_missing_tools_are_named_with_the_command(
-    what: str, variable: str, package: str
-) -> None:
-    env = {variable: "/nowhere/compiler"}
-    said = run(ROOT / "tools" / "require.sh", what, cwd=ROOT, code=1, env=env)
-    assert re.search(rf"apt-get install -y (.* )?{re.escape(package)}( |$)", said, re.MULTILINE)
-
-
-def test_nothing_missing_is_silent() -> None:
-    python = {"PYTHON": sys.executable}
-    assert run(ROOT / "tools" / "require.sh", "python", "cxx", cwd=ROOT, env=python) == ""

@@ -151,6 +151,16 @@ def test_refused(name: str, options: dict[str, Any], message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_names() -> None:
+    assert Layout.presets() == presets.NAMES
+    assert isinstance(Layout.presets(), tuple)
+    assert len(Layout.presets()) == 11
+    # The page lists them before anything else of it needs them.
+    top = DOC.read_text(encoding="utf-8").partition("## The words")[0]
+    assert [n for n in Layout.presets() if f"`{n}`" not in top] == []
+    assert "Layout.presets()" in top
+
+
 def test_unknown_names() -> None:
     with pytest.raises(NotFoundError, match=r"did you mean 'deepseek-v3\.2-bf16'"):
         Layout.preset("deepseek-v3.2-bf61")

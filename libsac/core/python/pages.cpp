@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -13,8 +14,14 @@ namespace {
 
 struct Put : Handle<sac_put> {
     Put(sac_put *p, std::shared_ptr<sac_ns> n) : Handle(p, sac_put_close), ns(std::move(n)) {}
-    // Lets go of the namespace too: an object that is only still around locks no files.
+    // Lets go of the namespace too: an object that is only still around locks no files. A
+    // view keeps the handle, and with it its own pages only.
     void end() {
+        if (!closed()) {
+            const auto p = get("put");
+            const nb::gil_scoped_release release;
+            (void)sac_put_abort(p.get());  // fails in a forked child, which has nothing to give
+        }
         close();
         ns.reset();
     }
@@ -133,7 +140,15 @@ void put_write(const Put &self, std::uint32_t plane, std::uint32_t layer, nb::ob
     // Strides of an array without elements mean nothing.
     if (r.count != 0 && ((heads && r.head_stride == 0) || (per_page > 1 && r.row_stride == 0)))
         shared(pl);
-    call([&] { return sac_put_write(p.get(), &r, 1, threads); });
+    // A broadcast array: the same rows for every page, each asked for by itself.
+    std::vector<sac_scatter_req> reqs(1, r);
+    if (r.page_stride == 0 && r.count > 1) {
+        reqs[0].count = 1;
+        reqs.resize(r.count, reqs[0]);
+        for (std::uint64_t i = 0; i < r.count; ++i)
+            reqs[i].first = first + i;
+    }
+    call([&] { return sac_put_write(p.get(), reqs.data(), reqs.size(), threads); });
 }
 
 void seq_write(const Sequence &self, std::uint32_t plane, std::uint32_t layer, nb::object rows,
@@ -187,7 +202,9 @@ void bind_prefix(nb::module_ &m) {
                  std::uint64_t n = 0;
                  call([&] { return sac_prefix_pages(held.get(), &n); });
                  std::vector<sac_handle> handles(n);
-                 call([&] { return sac_prefix_handles(held.get(), handles.data()); });
+                 const std::uint64_t room = n;
+                 call([&] { return sac_prefix_handles(held.get(), handles.data(), &n); });
+                 handles.resize(std::min(room, n));  // a sequence may have grown meanwhile
                  nb::list out;
                  for (const sac_handle &h : handles)
                      out.append(nb::make_tuple(h.slot, h.generation));

@@ -282,7 +282,8 @@ void bind_pool(nb::module_ &m) {
                  call([&] { return sac_verify(ns.get(), &checked, &dropped); });
                  return nb::make_tuple(checked, dropped);
              })
-        .def("close", &Namespace::close);
+        .def("close", &Namespace::close)
+        .def_prop_ro("closed", &Namespace::closed);
 }
 
 }  // namespace sac_py
