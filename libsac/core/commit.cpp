@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ending reservations: pages become visible, or their room free again.
+// What becomes of reservations: renewed; pages that are visible; or free room again.
 #include <cstring>
 
 #include "control.hpp"
@@ -7,6 +7,15 @@
 #include "stop.hpp"
 
 namespace sac {
+
+void CacheControl::renew(std::span<const Reservation> held, Clock::time_point deadline) {
+    const std::lock_guard lock(mutex_);
+    for (const Reservation &r : held) {
+        const auto it = held_.find(r.slot);
+        if (it != held_.end() && it->second.token == r.token && !it->second.expired)
+            it->second.deadline = deadline;
+    }
+}
 
 void CacheControl::abort(std::span<const Reservation> held) noexcept {
     const std::lock_guard lock(mutex_);
@@ -22,6 +31,7 @@ void CacheControl::abort(std::span<const Reservation> held) noexcept {
 
 void CacheControl::commit(std::span<CommitItem> items, PinTable *pins) {
     const std::lock_guard lock(mutex_);
+    media_.check_writable();
     sweep(Clock::now());
     for (const CommitItem &c : items) {
         const Reservation &r = c.reservation;

@@ -82,16 +82,23 @@ void CacheControl::add_chunk(std::uint64_t position, std::uint32_t part, std::ui
     index_.set_chunk(position, offset);
     chunk_part_[position] = static_cast<std::uint8_t>(part);
     assigned_slabs_ += shape_[part].slabs;
-    // So that giving a slot back never allocates.
+    make_lists(shape_[part].pages, part);
     slots_[part] += shape_[part].pages;
-    if (free_[part].capacity() < slots_[part])
-        free_[part].reserve(2 * slots_[part]);
+}
+
+// So that giving a slot back never allocates.
+void CacheControl::make_lists(std::uint64_t pages, std::uint32_t part) {
+    if (free_[part].capacity() < slots_[part] + pages)
+        free_[part].reserve(2 * (slots_[part] + pages));
+    const std::uint64_t all = slots_[0] + slots_[1] + pages;
+    if (limbo_.capacity() < all)
+        limbo_.reserve(2 * all);
 }
 
 bool CacheControl::grow(std::uint32_t part) {
     const Shape &shape = shape_[part];
-    // Room for the first chunk of the other part, or it would never get any: a chunk stays
-    // what it is.
+    // Room for the first chunk of the other part: the last chunk of a part is never taken
+    // back for the other.
     const std::uint32_t other = part == kBodyPart ? kTailPart : kBodyPart;
     const std::uint64_t need_slabs =
         shape.slabs + (slots_[other] == 0 ? std::uint64_t{shape_[other].slabs} : 0);
@@ -106,6 +113,8 @@ bool CacheControl::grow(std::uint32_t part) {
     const std::uint64_t first = position * block_.chunk_slots;
     // Headers come first: a chunk whose pages have none would be lost room.
     const std::uint64_t need = (first + shape.pages - 1) / headers_per_slab_ + 1;
+    header_slabs_.reserve(need);
+    make_lists(shape.pages, part);
     while (header_slabs_.size() < need) {
         const std::uint64_t at =
             media_.assign_meta(block_.id, fmt::kHeaders, header_slabs_.size());
@@ -173,10 +182,13 @@ void CacheControl::sweep(Clock::time_point now) noexcept {
     }
     if (limbo_.empty())
         return;
-    std::vector<std::uint32_t> waiting;
-    waiting.swap(limbo_);
-    for (const std::uint32_t slot : waiting)
-        free_unread(slot, chunk_part_[slot / block_.chunk_slots]);
+    std::size_t kept = 0;
+    for (const std::uint32_t slot : limbo_)
+        if (pinned(slot))
+            limbo_[kept++] = slot;
+        else
+            free_slot(slot, chunk_part_[slot / block_.chunk_slots]);
+    limbo_.resize(kept);
 }
 
 // ---- what others may know -------------------------------------------------------------
@@ -215,16 +227,28 @@ void CacheControl::events(std::uint64_t &next, sac_event *out, std::uint64_t &co
 }
 
 void CacheControl::fill(sac_ns_stats &out) const {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     out = stats_;
     out.pages = committed_[kBodyPart], out.tails = committed_[kTailPart];
     out.reserved = held_.size();
     out.quarantined = dead_slots_;
     for (const auto &[slot, held] : held_)
         out.quarantined += held.expired;
+    const auto tables = pins_;
+    const auto ranges = slot_ranges();
+    lock.unlock();  // many slots: writers need not wait for the count
     out.pinned = 0;
-    for (const PinTable *t : pins_)
-        out.pinned += t->pinned_slots();
+    for (const PinTable *t : tables)
+        for (const auto &[first, count] : ranges)
+            out.pinned += t->pinned_slots(first, count);
+}
+
+std::vector<std::pair<std::uint64_t, std::uint64_t>> CacheControl::slot_ranges() const {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> out;
+    for (std::uint64_t c = 0; c < chunk_part_.size(); ++c)
+        if (chunk_part_[c] != kNoChunk)
+            out.emplace_back(c * block_.chunk_slots, shape_[chunk_part_[c]].pages);
+    return out;
 }
 
 std::uint64_t CacheControl::assigned_bytes() const {
@@ -235,8 +259,10 @@ std::uint64_t CacheControl::assigned_bytes() const {
 std::uint64_t CacheControl::retire() {
     const std::lock_guard lock(mutex_);
     std::uint64_t n = held_.size();
+    const auto ranges = slot_ranges();
     for (const PinTable *t : pins_)
-        n += t->pinned_slots();
+        for (const auto &[first, count] : ranges)
+            n += t->pinned_slots(first, count);
     retired_ = n == 0;
     return n;
 }

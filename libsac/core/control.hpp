@@ -86,6 +86,18 @@ private:
         std::uint32_t role;
     };
 
+    // What could leave, by chunk: what a reservation can count on before it evicts anything.
+    struct ChunkState {
+        std::uint64_t newest = 0;                        // stamp of its page used last
+        std::uint32_t there = 0, avail = 0, pinned = 0;  // slots: free or committed; of them
+    };
+    struct Survey {
+        std::vector<ChunkState> chunks;        // by position
+        std::array<std::uint64_t, 2> avail{};  // slots that are free or whose page can leave
+        std::uint64_t pinned = 0;
+    };
+    using Want = std::array<std::uint64_t, 2>;
+
     std::string name() const { return block_.name; }
     std::uint64_t page_offset(std::uint32_t slot, std::uint32_t part) const noexcept;
     fmt::PageHeader *header(std::uint32_t slot) const noexcept;
@@ -98,6 +110,18 @@ private:
 
     void check_header(std::uint32_t slot) const;
     bool grow(std::uint32_t part);
+    void make_lists(std::uint64_t pages, std::uint32_t part);
+    void make_room(const Want &want);
+    // Whether so many pages can leave, by a short look at the coldest ones; false: not known.
+    bool enough(std::uint32_t part, std::uint64_t count) const noexcept;
+    void quick_refusal(const Want &want) const;
+    Survey survey();
+    std::vector<std::uint64_t> candidates(std::uint32_t part, std::uint64_t keep,
+                                          const Survey &s) const;
+    void convert(std::uint32_t part, const Want &want, Survey &s);
+    std::vector<Run> window(std::uint32_t part,
+                            const std::vector<std::uint64_t> &coldest) const;
+    bool take_back(const Run &run, std::uint32_t part);
     void add_chunk(std::uint64_t position, std::uint32_t part, std::uint64_t offset);
     // A pin of a reader who came too late for the page does not matter: it looks, and unpins.
     void free_slot(std::uint32_t slot, std::uint32_t part) noexcept;
@@ -106,18 +130,26 @@ private:
     void sweep(Clock::time_point now) noexcept;
     void drain() noexcept;
     std::uint64_t evict_part(std::uint32_t part, std::uint64_t count) noexcept;
+    std::uint64_t next_generation() noexcept;
     bool try_evict(std::uint32_t slot, std::uint32_t part) noexcept;
     // Takes a committed part out of everything but its pins; the slot is freed by the caller.
     void take_out(std::uint32_t slot, std::uint32_t part, std::uint64_t generation) noexcept;
     void link_parent(std::uint32_t slot, const Key &parent) noexcept;
-    void force_out(std::uint32_t slot, std::uint32_t part) noexcept;
+    void evict_tail(std::uint32_t body) noexcept;
+    std::vector<bool> parents(const std::vector<std::uint32_t> &victims) const;
+    void detach_children(const std::vector<bool> &leaving) noexcept;
+    void force_out(const std::vector<std::uint32_t> &victims);
+    bool good(std::uint32_t slot, std::uint32_t part) const;
+    std::uint64_t drop_bad(const std::vector<std::pair<std::uint32_t, std::uint64_t>> &bad);
+    // First and count, by chunk. The mutex is needed here, not for a look at their pins.
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> slot_ranges() const;
     bool committed(std::uint32_t slot, std::uint32_t part) const noexcept;
     void publish(const CommitItem &item) noexcept;
     void event(sac_event_kind kind, std::uint32_t slot, std::uint32_t part,
                std::uint64_t generation, const std::uint8_t *key,
                const std::uint8_t *parent) noexcept;
     std::uint64_t random_token();
-    [[noreturn]] void no_space(std::uint64_t bodies, std::uint64_t tails) const;
+    [[noreturn]] void no_space(const Want &want, std::uint64_t pins) const;
     void check_runs(const Owned &owned, std::vector<Run> &whole,
                     std::vector<Run> &partial) const;
     template <class Fn> void each_slot(Fn &&fn) const;

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files of an embedded pool: a directory with meta and data.0 .., or memory.
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "directory.hpp"
 #include "error.hpp"
 #include "pool.hpp"
 #include "stop.hpp"
@@ -21,6 +18,8 @@ namespace sac {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+// What a pool of 2^50 bytes takes by itself, and some.
+constexpr std::uint64_t kMostMetadata = std::uint64_t{1} << 45;
 
 std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -41,6 +40,10 @@ Plan plan(const sac_pool_options &o, const std::string &name) {
                            " bytes over %u extents: each extent needs 2 MiB at "
                            "least, the whole at most 2^50",
                            o.bytes, extents));
+    if (o.metadata_bytes > kMostMetadata)
+        throw Error(SAC_E_ARG, name,
+                    format("metadata of %" PRIu64 " bytes; at most %" PRIu64 " are allowed",
+                           o.metadata_bytes, kMostMetadata));
     Plan p;
     std::uint64_t slabs = (o.bytes + fmt::kDataSlab - 1) / fmt::kDataSlab;
     for (std::uint32_t i = extents; i > 0; --i) {
@@ -59,33 +62,19 @@ Plan plan(const sac_pool_options &o, const std::string &name) {
     return p;
 }
 
-Extent sized(int raw, const std::string &name, std::uint64_t bytes) {
-    Extent e;
-    e.fd = Fd(raw);
-    e.name = name;
-    if (ftruncate(raw, static_cast<off_t>(bytes)) != 0)
-        throw_errno(name, "cannot give the file its size");
-    e.bytes = bytes;
-    return e;
-}
-
-Extent opened(int raw, const std::string &name) {
-    Extent e;
-    e.fd = Fd(raw);
-    e.name = name;
+void check_size(Extent &e) {
     struct stat st;
-    if (fstat(raw, &st) != 0)
-        throw_errno(name, "cannot stat the file");
+    if (fstat(e.fd.get(), &st) != 0)
+        throw_errno(e.name, "cannot stat the file");
     if (!S_ISREG(st.st_mode))
-        throw Error(SAC_E_CORRUPT, name, name + " is not a file");
+        throw Error(SAC_E_CORRUPT, e.name, e.name + " is not a file");
     e.bytes = static_cast<std::uint64_t>(st.st_size);
     // Short files would fault instead of failing: refuse before mapping.
     if (e.bytes < 2 * fmt::kMetaSlab || e.bytes % fmt::kMetaSlab != 0)
-        throw Error(SAC_E_CORRUPT, name,
+        throw Error(SAC_E_CORRUPT, e.name,
                     format("%s has %" PRIu64 " bytes: it is truncated or no extent of a pool",
-                           name.c_str(), e.bytes),
+                           e.name.c_str(), e.bytes),
                     0, e.bytes);
-    return e;
 }
 
 std::uint64_t memory_bytes(const char *what) {
@@ -111,7 +100,7 @@ std::uint64_t memory_bytes(const char *what) {
 }
 
 std::shared_ptr<Pool> finish(Extent meta, std::vector<Extent> data, bool create, bool prefault,
-                             Fd lock) {
+                             Fd &lock) {
     std::vector<Extent> metas;
     metas.push_back(std::move(meta));
     auto m = std::make_unique<Mapping>(std::move(metas));
@@ -127,7 +116,7 @@ std::shared_ptr<Pool> in_memory(const sac_pool_options &o) {
     const Plan p = plan(o, "embedded pool");
     const bool prefault = o.flags & SAC_POOL_PREFAULT;
     const std::uint64_t have = memory_bytes(prefault ? "MemAvailable" : "MemTotal");
-    if (o.bytes > have)
+    if (o.bytes > have || o.metadata_bytes > have)
         too_large("embedded pool", p.total, have, "this machine");
     // Ordinary memory rather than a memfd: the kernel gives it huge pages far more often.
     const auto memory = [](const std::string &name, std::uint64_t bytes) {
@@ -140,116 +129,100 @@ std::shared_ptr<Pool> in_memory(const sac_pool_options &o) {
     std::vector<Extent> data;
     for (std::size_t i = 0; i < p.data.size(); ++i)
         data.push_back(memory(format("data.%zu", i), p.data[i]));
-    return finish(std::move(meta), std::move(data), true, prefault, Fd());
+    Fd none;
+    return finish(std::move(meta), std::move(data), true, prefault, none);
 }
 
-// The process that holds the lock on an inode, from /proc/locks; 0: not found.
-long lock_holder(int fd) {
-    struct stat st;
-    std::FILE *const f = fstat(fd, &st) == 0 ? std::fopen("/proc/locks", "re") : nullptr;
-    if (!f)
-        return 0;
-    char line[256];
-    long holder = 0, pid = 0;
-    unsigned dev_major = 0, dev_minor = 0;
-    std::uint64_t inode = 0;
-    while (std::fgets(line, sizeof line, f))
-        if (std::sscanf(line, "%*d: FLOCK %*s %*s %ld %x:%x:%" SCNu64, &pid, &dev_major,
-                        &dev_minor, &inode) == 4 &&
-            inode == st.st_ino && dev_major == major(st.st_dev) &&
-            dev_minor == minor(st.st_dev))
-            holder = pid;
-    std::fclose(f);
-    return holder;
-}
+std::string data_file(std::size_t i) { return format("data.%zu", i); }
 
-std::string data_path(const std::string &dir, std::size_t i) {
-    return format("%s/data.%zu", dir.c_str(), i);
-}
-
-std::shared_ptr<Pool> create_files(const sac_pool_options &o, const std::string &dir, Fd lock) {
-    const Plan p = plan(o, dir);
-    struct statvfs fs;
-    if (statvfs(dir.c_str(), &fs) != 0)
-        throw_errno(dir, "cannot ask for free space");
-    const std::uint64_t have = std::uint64_t{fs.f_bavail} * fs.f_frsize;
-    if (o.bytes > have)
-        too_large(dir, p.total, have, dir.c_str());
+std::shared_ptr<Pool> create_files(const sac_pool_options &o, Directory &dir) {
+    const Plan p = plan(o, dir.path());
+    const std::uint64_t have = dir.free_bytes();
+    if (o.bytes > have || o.metadata_bytes > have)
+        too_large(dir.path(), p.total, have, dir.path().c_str());
     // meta.new comes first and becomes meta last: without meta there is no pool, and only
     // beside meta.new may data files be overwritten.
-    const std::string path = dir + "/meta", unfinished = dir + "/meta.new";
-    for (std::size_t i = 0; i < fmt::kMaxExtents && access(unfinished.c_str(), F_OK) != 0; ++i)
-        if (access(data_path(dir, i).c_str(), F_OK) == 0)
+    for (std::size_t i = 0; i < fmt::kMaxExtents && !dir.has("meta.new"); ++i)
+        if (dir.has(data_file(i)))
             throw Error(
-                SAC_E_EXISTS, dir,
+                SAC_E_EXISTS, dir.path(),
                 format(
                     "%s holds a file data.%zu that belongs to no pool; give another directory",
-                    dir.c_str(), i));
+                    dir.path().c_str(), i));
     std::vector<std::string> made;
-    const auto make = [&](const std::string &file, std::uint64_t bytes) {
-        const int fd =
-            open(file.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (fd < 0)
-            throw_errno(file, "cannot create the file");
-        made.push_back(file);
-        return sized(fd, file, bytes);
+    const auto make = [&](const std::string &file, const char *name, std::uint64_t bytes) {
+        const bool there = dir.has(file);
+        made.push_back(file);  // first: what fails behind open() leaves a file, too
+        Extent e;
+        try {
+            e = dir.open(file, O_CREAT, dir.path(name));
+        } catch (...) {
+            if (there)
+                made.pop_back();  // somebody else's
+            throw;
+        }
+        // To nothing first: not one old byte may stay.
+        if (ftruncate(e.fd.get(), 0) != 0 ||
+            ftruncate(e.fd.get(), static_cast<off_t>(bytes)) != 0)
+            throw_file_errno(e.name, "cannot give the file its size");
+        e.bytes = bytes;
+        return e;
     };
     try {
-        Extent meta = make(unfinished, p.meta);
+        Extent meta = make("meta.new", "meta", p.meta);  // its final name, for all messages
         SAC_STOP("create.meta");
         std::vector<Extent> data;
-        for (std::size_t i = 0; i < p.data.size(); ++i)
-            data.push_back(make(data_path(dir, i), p.data[i]));
+        for (std::size_t i = 0; i < p.data.size(); ++i) {
+            const std::string file = data_file(i);
+            data.push_back(make(file, file.c_str(), p.data[i]));
+        }
         // Of an unfinished pool that had more extents: they would be taken for this one's.
         for (std::size_t i = p.data.size(); i < fmt::kMaxExtents; ++i)
-            unlink(data_path(dir, i).c_str());
+            dir.remove(data_file(i));
         SAC_STOP("create.files");
         auto pool = finish(std::move(meta), std::move(data), true, o.flags & SAC_POOL_PREFAULT,
-                           std::move(lock));
+                           dir.lock());
         SAC_STOP("create.formatted");
-        if (rename(unfinished.c_str(), path.c_str()) != 0)
-            throw_errno(path, "cannot put the metadata in place");
+        dir.rename("meta.new", "meta");
         return pool;
     } catch (...) {
         // meta.new last: it says that the data files are nobody's.
-        for (auto file = made.rbegin(); file != made.rend(); ++file)
-            unlink(file->c_str());
+        if (dir.relock() && !dir.has("meta"))
+            for (auto file = made.rbegin(); file != made.rend(); ++file)
+                dir.remove(*file);
         throw;
     }
 }
 
-std::shared_ptr<Pool> open_files(const sac_pool_options &o, const std::string &dir, Fd lock) {
-    const std::string path = dir + "/meta";
-    const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        throw_errno(path, "cannot open the metadata");
-    Extent meta = opened(fd, path);
+std::shared_ptr<Pool> open_files(const sac_pool_options &o, Directory &dir) {
+    Extent meta = dir.open("meta", 0, dir.path("meta"));
+    if (!meta.fd)
+        throw Error(SAC_E_NOT_FOUND, dir.path(), "there is no pool in " + dir.path(), ENOENT);
+    check_size(meta);
     std::vector<Extent> data;
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < fmt::kMaxExtents; ++i) {
-        const std::string file = data_path(dir, i);
-        const int raw = open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-        if (raw < 0 && errno == ENOENT)
+        Extent e = dir.open(data_file(i), 0, dir.path(data_file(i)));
+        if (!e.fd)
             break;
-        if (raw < 0)
-            throw_errno(file, "cannot open the extent");
-        data.push_back(opened(raw, file));
+        check_size(e);
+        data.push_back(std::move(e));
         bytes += data.back().bytes - std::min(data.back().bytes, fmt::kDataSlab);
     }
     if (data.empty())
-        throw Error(SAC_E_CORRUPT, dir,
-                    dir + " has metadata but no data.0: the pool's extents have gone");
+        throw Error(SAC_E_CORRUPT, dir.path(),
+                    dir.path() + " has metadata but no data.0: the pool's extents have gone");
     const std::size_t extents = data.size();
     if (o.bytes != 0 &&
         (round_up(o.bytes, fmt::kDataSlab) != bytes || (o.extents && o.extents != extents)))
-        throw Error(SAC_E_EXISTS, dir,
+        throw Error(SAC_E_EXISTS, dir.path(),
                     format("the pool in %s has %" PRIu64
                            " MiB in %zu extents, asked were %" PRIu64
                            " MiB in %u. Open it without a size, or remove the directory first.",
-                           dir.c_str(), bytes / kMiB, extents, o.bytes / kMiB,
+                           dir.path().c_str(), bytes / kMiB, extents, o.bytes / kMiB,
                            o.extents ? o.extents : 1));
     return finish(std::move(meta), std::move(data), false, o.flags & SAC_POOL_PREFAULT,
-                  std::move(lock));
+                  dir.lock());
 }
 
 }  // namespace
@@ -262,41 +235,22 @@ std::shared_ptr<Pool> Pool::embedded(const sac_pool_options &o) {
             throw Error(SAC_E_ARG, "pool", "SAC_POOL_OPEN needs a path");
         return in_memory(o);
     }
-    const std::string dir = o.path;
+    if (*o.path == '\0')
+        throw Error(SAC_E_ARG, "pool",
+                    "the path is empty; give a directory, or no path for a pool in memory");
     const bool may_create = !(o.flags & SAC_POOL_OPEN) && o.bytes != 0;
-    const bool made = may_create && mkdir(dir.c_str(), 0700) == 0;
-    if (may_create && !made && errno != EEXIST)
-        throw_errno(dir, "cannot create the pool's directory",
-                    "Its parent must be a directory that you may write to.");
-    const int fd = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT)
-        throw Error(SAC_E_NOT_FOUND, dir,
-                    "there is no pool in " + dir + "; give a size to create one", ENOENT);
-    if (fd < 0)
-        throw_errno(dir, "cannot open the pool's directory");
-    Fd lock(fd);
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        const long pid = lock_holder(fd);
-        throw Error(SAC_E_BUSY, dir,
-                    pid == getpid()
-                        ? "the pool in " + dir +
-                              " is open in this process: close it, with all prefixes, "
-                              "puts, sequences and views of it"
-                    : pid ? format("the pool in %s is open in process %ld; it must close first",
-                                   dir.c_str(), pid)
-                          : "the pool in " + dir + " is open elsewhere",
-                    EWOULDBLOCK);
-    }
-    if (access((dir + "/meta").c_str(), F_OK) == 0)
-        return open_files(o, dir, std::move(lock));
+    Directory dir(o.path, may_create);
+    if (dir.has("meta"))
+        return open_files(o, dir);
     if (!may_create)
-        throw Error(SAC_E_NOT_FOUND, dir,
-                    "there is no pool in " + dir + "; give a size to create one", ENOENT);
+        throw Error(SAC_E_NOT_FOUND, dir.path(),
+                    "there is no pool in " + dir.path() + "; give a size to create one",
+                    ENOENT);
     try {
-        return create_files(o, dir, std::move(lock));
+        return create_files(o, dir);
     } catch (...) {
-        if (made)
-            rmdir(dir.c_str());
+        if (dir.made() && dir.relock())
+            rmdir(dir.path().c_str());
         throw;
     }
 }

@@ -54,23 +54,37 @@ bool CacheControl::try_evict(std::uint32_t slot, std::uint32_t part) noexcept {
     Record &r = index_.record(slot);
     SAC_STOP("evict.begin");
     r.word.fetch_or(Record::kMark, std::memory_order_seq_cst);
-    if (pinned(slot)) {
+    const std::uint64_t generation = pinned(slot) ? 0 : next_generation();
+    if (generation == 0) {
         r.word.fetch_and(~Record::kMark, std::memory_order_seq_cst);
         return false;
     }
     SAC_STOP("evict.marked");
-    const Key key = index_.key(slot);
-    take_out(slot, part, media_.generation());
+    take_out(slot, part, generation);
     free_slot(slot, part);
     ++stats_.evictions;
     SAC_STOP("evict.end");
-    // A body's tail is of no use alone.
+    if (part == kBodyPart)
+        evict_tail(slot);
+    return true;
+}
+
+// A body's tail is of no use alone. The record of a body that left still has its key.
+void CacheControl::evict_tail(std::uint32_t body) noexcept {
     std::uint64_t word = 0;
     const std::uint32_t tail =
-        part == kBodyPart && geometry_.has_tail() ? index_.find(key, kTailPart, word) : kNoSlot;
+        geometry_.has_tail() ? index_.find(index_.key(body), kTailPart, word) : kNoSlot;
     if (tail != kNoSlot)
         (void)try_evict(tail, kTailPart);
-    return true;
+}
+
+// 0 where there is none: the metadata's memory has died.
+std::uint64_t CacheControl::next_generation() noexcept {
+    try {
+        return media_.generation();
+    } catch (...) {
+        return 0;
+    }
 }
 
 void CacheControl::take_out(std::uint32_t slot, std::uint32_t part,
@@ -86,6 +100,7 @@ void CacheControl::take_out(std::uint32_t slot, std::uint32_t part,
     Record &r = index_.record(slot);
     if (r.children == 0)
         policy_[part]->remove(slot);
+    r.children = 0;  // they do not point here any more
     if (r.parent != kNoSlot) {
         Record &p = index_.record(r.parent);
         if (--p.children == 0)
@@ -95,21 +110,87 @@ void CacheControl::take_out(std::uint32_t slot, std::uint32_t part,
     --committed_[part];
 }
 
+// The victims that have children, by slot; empty where none has.
+std::vector<bool> CacheControl::parents(const std::vector<std::uint32_t> &victims) const {
+    std::vector<bool> out;
+    for (const std::uint32_t v : victims) {
+        if (index_.record(v).children == 0)
+            continue;
+        if (out.empty())
+            out.resize(index_.capacity());
+        out[v] = true;
+    }
+    return out;
+}
+
+// From pages that are about to leave. One pass over all slots: links go upwards only.
+void CacheControl::detach_children(const std::vector<bool> &leaving) noexcept {
+    if (leaving.empty())
+        return;
+    each_slot([&](std::uint32_t slot, std::uint32_t part) {
+        if (part != kBodyPart || !committed(slot, part))
+            return;
+        std::uint32_t &parent = index_.record(slot).parent;
+        if (parent != kNoSlot && leaving[parent])
+            parent = kNoSlot;
+    });
+}
+
 // Removal that cannot wait for pins: the memory is dead or does not verify. Readers learn of
-// it by forced(); the slot is not used again while a pin is left.
-void CacheControl::force_out(std::uint32_t slot, std::uint32_t part) noexcept {
-    if (index_.record(slot).children != 0)
-        each_slot([&](std::uint32_t s, std::uint32_t p) {
-            if (p == kBodyPart && committed(s, p) && index_.record(s).parent == slot)
-                index_.record(s).parent = kNoSlot;
-        });
-    const bool leaf = index_.record(slot).children == 0;
-    index_.record(slot).children = 0;
-    if (!leaf)
-        policy_[part]->add(slot);  // take_out expects a leaf in the policy
-    take_out(slot, part, media_.generation());
-    forced_.fetch_add(1, std::memory_order_acq_rel);
-    free_unread(slot, part);
+// it by forced(); the slots are not used again while a pin is left.
+void CacheControl::force_out(const std::vector<std::uint32_t> &victims) {
+    detach_children(parents(victims));
+    for (const std::uint32_t slot : victims) {
+        const std::uint32_t part = chunk_part_[slot / block_.chunk_slots];
+        std::uint64_t generation = next_generation();
+        if (generation == 0)  // its own is as good: absent, it is nobody's
+            generation =
+                index_.record(slot).word.load(std::memory_order_relaxed) & Record::kGeneration;
+        take_out(slot, part, generation);
+        forced_.fetch_add(1, std::memory_order_acq_rel);
+        free_unread(slot, part);
+    }
+}
+
+// Gives a chunk's slabs back, its pages evicted; false, and nothing done, where one is
+// pinned. All its slots are free or committed. A page may leave before its children here:
+// they stay, found by their own keys.
+bool CacheControl::take_back(const Run &run, std::uint32_t part) {
+    const auto first = static_cast<std::uint32_t>(run.position * block_.chunk_slots);
+    std::vector<std::uint32_t> victims;
+    std::vector<std::uint64_t> generations;
+    for (std::uint32_t slot = first; slot < first + shape_[part].pages; ++slot)
+        if (committed(slot, part)) {
+            victims.push_back(slot);
+            generations.push_back(media_.generation());
+        }
+    const std::vector<bool> leaving = parents(victims);
+    // From here to the release nothing fails, so that no mark stays behind.
+    for (const std::uint32_t v : victims)
+        index_.record(v).word.fetch_or(Record::kMark, std::memory_order_seq_cst);
+    if (std::any_of(victims.begin(), victims.end(),
+                    [&](std::uint32_t v) { return pinned(v); })) {
+        for (const std::uint32_t v : victims)
+            index_.record(v).word.fetch_and(~Record::kMark, std::memory_order_seq_cst);
+        return false;
+    }
+    detach_children(leaving);
+    for (std::size_t i = 0; i < victims.size(); ++i) {
+        take_out(victims[i], part, generations[i]);
+        ++stats_.evictions;
+        if (part == kBodyPart)
+            evict_tail(victims[i]);
+    }
+    std::erase_if(free_[part], [&](std::uint32_t slot) {
+        return slot / block_.chunk_slots == run.position;
+    });
+    chunk_part_[run.position] = kNoChunk;
+    slots_[part] -= shape_[part].pages;
+    assigned_slabs_ -= shape_[part].slabs;
+    next_chunk_ = std::min(next_chunk_, run.position);
+    // Last: the headers are empty by now, whatever comes between.
+    media_.release(run);
+    return true;
 }
 
 std::uint64_t CacheControl::evict(std::uint64_t count) {
@@ -126,47 +207,69 @@ std::uint64_t CacheControl::evict(std::uint64_t count) {
 void CacheControl::drop_dead() {
     const std::lock_guard lock(mutex_);
     const FaultGuard &guard = media_.data().guard();
-    if (retired_ || guard.faults() == faults_seen_)
+    const std::uint64_t faults = guard.faults();
+    if (retired_ || faults == faults_seen_)
         return;
-    faults_seen_ = guard.faults();
+    std::vector<std::uint32_t> victims;
     each_slot([&](std::uint32_t slot, std::uint32_t part) {
         const std::uint64_t at = page_offset(slot, part);
         if (committed(slot, part) && guard.next_dead(at) < at + geometry_.part_bytes[part])
-            force_out(slot, part);
+            victims.push_back(slot);
     });
+    force_out(victims);
+    faults_seen_ = faults;
+}
+
+bool CacheControl::good(std::uint32_t slot, std::uint32_t part) const {
+    const fmt::PageHeader *const h = header(slot);
+    const std::uint64_t word = index_.record(slot).word.load(std::memory_order_relaxed);
+    const std::uint64_t at = page_offset(slot, part);
+    return header_valid(h, slot, part) && h->generation == (word & Record::kGeneration) &&
+           std::memcmp(h->key, index_.key(slot).w, sizeof h->key) == 0 &&
+           (!(h->flags & fmt::kHasDataCrc) ||
+            geometry_.crc(part, media_.data().data() + at) == h->data_crc) &&
+           media_.data().guard().next_dead(at) >= at + geometry_.part_bytes[part];
+}
+
+// Those that are still what was found to be bad.
+std::uint64_t
+CacheControl::drop_bad(const std::vector<std::pair<std::uint32_t, std::uint64_t>> &bad) {
+    std::vector<std::uint32_t> victims;
+    for (const auto &[slot, generation] : bad) {
+        const std::uint8_t part = chunk_part_[slot / block_.chunk_slots];
+        const std::uint64_t word = index_.record(slot).word.load(std::memory_order_relaxed);
+        if (part != kNoChunk && committed(slot, part) &&
+            (word & Record::kGeneration) == generation)
+            victims.push_back(slot);
+    }
+    force_out(victims);
+    stats_.checks_failed += victims.size();
+    return victims.size();
 }
 
 void CacheControl::verify(std::uint64_t &checked, std::uint64_t &dropped) {
+    constexpr std::size_t kAtOnce = 4096;  // a pass over all slots each time
     checked = dropped = 0;
+    std::vector<std::pair<std::uint32_t, std::uint64_t>> bad;
     // In steps, so that writers get their turn.
     for (std::uint64_t chunk = 0; chunk < chunk_part_.size(); ++chunk) {
         const std::lock_guard lock(mutex_);
-        const std::uint8_t part = chunk_part_[chunk];
         if (retired_)
             return;
-        if (part == kNoChunk)
-            continue;
-        for (std::uint32_t i = 0; i < shape_[part].pages; ++i) {
+        const std::uint8_t part = chunk_part_[chunk];
+        for (std::uint32_t i = 0; part != kNoChunk && i < shape_[part].pages; ++i) {
             const auto slot = static_cast<std::uint32_t>(chunk * block_.chunk_slots + i);
             if (!committed(slot, part))
                 continue;
             ++checked;
-            const fmt::PageHeader *const h = header(slot);
-            const std::uint64_t word = index_.record(slot).word.load(std::memory_order_relaxed);
-            bool good = header_valid(h, slot, part) &&
-                        h->generation == (word & Record::kGeneration) &&
-                        std::memcmp(h->key, index_.key(slot).w, sizeof h->key) == 0;
-            if (good && h->flags & fmt::kHasDataCrc)
-                good = geometry_.crc(part, media_.data().data() + page_offset(slot, part)) ==
-                       h->data_crc;
-            const std::uint64_t at = page_offset(slot, part);
-            if (media_.data().guard().next_dead(at) < at + geometry_.part_bytes[part])
-                good = false;
-            if (good)
-                continue;
-            force_out(slot, part);
-            ++dropped;
-            ++stats_.checks_failed;
+            if (!good(slot, part))
+                bad.emplace_back(slot,
+                                 index_.record(slot).word.load(std::memory_order_relaxed) &
+                                     Record::kGeneration);
+        }
+        if (bad.size() >= kAtOnce || (chunk + 1 == chunk_part_.size() && !bad.empty())) {
+            dropped += drop_bad(bad);
+            bad.clear();
         }
     }
 }

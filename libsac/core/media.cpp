@@ -132,8 +132,8 @@ std::uint64_t Media::assign_meta(std::uint32_t owner, std::uint32_t role,
     const std::uint64_t slab = meta_slabs_->find(1);
     // Behind the search: the table may have died under it.
     check_writable();
-    file_system_full_ = slab != SlabTable::kNone &&
-                        !meta_->allocate(slab * fmt::kMetaSlab, fmt::kMetaSlab);
+    file_system_full_ =
+        slab != SlabTable::kNone && !meta_->allocate(slab * fmt::kMetaSlab, fmt::kMetaSlab);
     if (slab == SlabTable::kNone || file_system_full_)
         return UINT64_MAX;
     std::uint8_t *const to = meta_->data() + slab * fmt::kMetaSlab;

@@ -10,9 +10,9 @@ PinTable::PinTable(std::uint64_t capacity)
     counts_ = ring_ + kRing;
 }
 
-std::uint64_t PinTable::pinned_slots() const noexcept {
+std::uint64_t PinTable::pinned_slots(std::uint64_t first, std::uint64_t count) const noexcept {
     std::uint64_t n = 0;
-    for (std::uint64_t i = 0; i < capacity_; ++i)
+    for (std::uint64_t i = first; i < first + count; ++i)
         n += pinned(static_cast<std::uint32_t>(i));
     return n;
 }

@@ -26,7 +26,9 @@ public:
         return counts_[slot].load(std::memory_order_seq_cst) != 0;
     }
     void prefetch(std::uint32_t slot) const noexcept { __builtin_prefetch(&counts_[slot], 1); }
-    std::uint64_t pinned_slots() const noexcept;
+    std::uint64_t pinned_slots() const noexcept { return pinned_slots(0, capacity_); }
+    // Of so many slots from the first on.
+    std::uint64_t pinned_slots(std::uint64_t first, std::uint64_t count) const noexcept;
 
     // Notes accesses, coldest first; the oldest notes are overwritten when nobody reads.
     void note(const std::uint32_t *slots, std::uint64_t count) noexcept;

@@ -20,6 +20,8 @@ public:
     virtual void used(std::uint32_t slot) noexcept = 0;
     // The leaf to evict next, or kNoSlot.
     virtual std::uint32_t victim() const noexcept = 0;
+    // The one to evict after this leaf, or kNoSlot.
+    virtual std::uint32_t next(std::uint32_t slot) const noexcept = 0;
     virtual std::uint64_t leaves() const noexcept = 0;
 };
 
@@ -31,6 +33,9 @@ public:
     void remove(std::uint32_t slot) noexcept override;
     void used(std::uint32_t slot) noexcept override;
     std::uint32_t victim() const noexcept override { return coldest_; }
+    std::uint32_t next(std::uint32_t slot) const noexcept override {
+        return index_.record(slot).hotter;
+    }
     std::uint64_t leaves() const noexcept override { return count_; }
 
 private:

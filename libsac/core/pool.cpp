@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pool.hpp"
 
+#include <algorithm>
+#include <cerrno>
 #include <cinttypes>
 #include <cstring>
 
@@ -20,29 +22,53 @@ Pool::~Pool() {
         close();
 }
 
+void Pool::use(std::uint32_t id) {
+    if (used_ids_.size() <= id)
+        used_ids_.resize(id + std::size_t{1});
+    used_ids_[id] = true;
+    while (next_id_ < used_ids_.size() && used_ids_[next_id_])
+        ++next_id_;
+}
+
+void Pool::release(std::uint32_t id) {
+    used_ids_[id] = false;
+    next_id_ = std::min(next_id_, id);
+}
+
+std::string Pool::damaged_name(std::uint32_t id) const {
+    std::string name = format("damaged.%u", id);
+    for (unsigned i = 2; namespaces_.count(name) != 0; ++i)
+        name = format("damaged.%u.%u", id, i);
+    return name;
+}
+
 void Pool::recover() {
     const auto all = media_->owned();
-    for (const auto &[id, owned] : all) {
-        fmt::NamespaceBlock b{};
-        const bool known = read_block(*media_, owned, b);
-        // A drop that a kill cut off, or slabs whose namespace was never completed.
-        if ((known && b.state == fmt::kDropping) || owned.blocks.empty()) {
-            Namespace::destroy(*media_, owned);
-            continue;
+    // First those that have a name: one that looks like a damaged one's is theirs.
+    for (const bool named : {true, false})
+        for (const auto &[id, owned] : all) {
+            fmt::NamespaceBlock b{};
+            const bool known = read_block(*media_, owned, b);
+            if (known != named)
+                continue;
+            // A drop that a kill cut off, or slabs whose namespace was never completed.
+            if ((known && b.state == fmt::kDropping) || owned.blocks.empty()) {
+                Namespace::destroy(*media_, owned);
+                continue;
+            }
+            use(id);
+            Entry e{id, nullptr, {}, SAC_OK};
+            try {
+                e.ns = Namespace::load(media_, owned, id, media_->rebooted());
+            } catch (const Error &error) {
+                // The others are not to suffer: this one answers with its damage, and can
+                // be dropped.
+                e.damage = error.message, e.status = error.status;
+            }
+            const std::string name = known ? b.name : "";
+            namespaces_.emplace(known && namespaces_.count(name) == 0 ? name : damaged_name(id),
+                                std::move(e));
         }
-        Entry e{id, nullptr, {}, SAC_OK};
-        std::string name = known ? std::string(b.name) : format("damaged.%u", id);
-        try {
-            e.ns = Namespace::load(media_, owned, id, media_->rebooted());
-        } catch (const Error &error) {
-            // The others are not to suffer: this one answers with its damage, and can be
-            // dropped.
-            e.damage = error.message, e.status = error.status;
-        }
-        if (namespaces_.count(name))
-            name = format("damaged.%u", id);
-        namespaces_.emplace(name, std::move(e));
-    }
 }
 
 void Pool::info(sac_pool_info &out) const {
@@ -84,17 +110,26 @@ std::shared_ptr<Namespace> Pool::open_namespace(const std::string &name,
         it->second.ns->check_same(options);
         return it->second.ns;
     }
-    std::uint32_t id = 1;
-    for (bool taken = true; taken; id += taken) {
-        taken = false;
-        for (const auto &[other, entry] : namespaces_)
-            taken |= entry.id == id;
-    }
+    media_->check_writable();
+    const std::uint32_t id = next_id_;
     if (id > fmt::kMaxNamespaces)
         throw Error(
             SAC_E_NO_SPACE, name,
             format("the pool has %u namespaces, the most it can have", fmt::kMaxNamespaces));
-    auto ns = Namespace::create(media_, id, name, options);
+    std::shared_ptr<Namespace> ns;
+    try {
+        ns = Namespace::create(media_, id, name, options);
+    } catch (const Error &e) {
+        if (e.status != SAC_E_NO_SPACE || !media_->file_system_full())
+            throw;
+        const std::string &file = media_->meta().extents().front().name;
+        throw Error(SAC_E_NO_SPACE, name,
+                    format("no room for namespace '%s': the file system of %s is full; free "
+                           "some of it",
+                           name.c_str(), file.c_str()),
+                    ENOSPC);
+    }
+    use(id);
     namespaces_.emplace(name, Entry{id, ns, {}, SAC_OK});
     return ns;
 }
@@ -105,6 +140,7 @@ void Pool::drop(const std::string &name) {
     const auto it = namespaces_.find(name);
     if (it == namespaces_.end())
         throw Error(SAC_E_NOT_FOUND, name, "there is no namespace '" + name + "'");
+    media_->check_writable();
     Entry &e = it->second;
     if (e.ns) {
         const std::uint64_t busy = e.ns->drop();
@@ -119,6 +155,7 @@ void Pool::drop(const std::string &name) {
     const auto owned = all.find(e.id);
     if (owned != all.end())
         Namespace::destroy(*media_, owned->second);
+    release(e.id);
     namespaces_.erase(it);
 }
 

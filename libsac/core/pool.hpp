@@ -39,10 +39,15 @@ private:
     };
 
     void recover();
+    void use(std::uint32_t id);
+    void release(std::uint32_t id);
+    std::string damaged_name(std::uint32_t id) const;
 
     std::shared_ptr<Media> media_;
     mutable std::mutex mutex_;
     std::map<std::string, Entry> namespaces_;
+    std::vector<bool> used_ids_;  // also of what has no entry, but slabs
+    std::uint32_t next_id_ = 1;   // none below is free
 };
 
 }  // namespace sac

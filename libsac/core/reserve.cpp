@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <map>
 
 #include "control.hpp"
 #include "error.hpp"
@@ -22,14 +23,18 @@ std::uint64_t CacheControl::random_token() {
     return t;
 }
 
-void CacheControl::no_space(std::uint64_t bodies, std::uint64_t tails) const {
-    std::uint64_t pins = 0, expired = 0;
-    for (const PinTable *t : pins_)
-        pins += t->pinned_slots();
+void CacheControl::no_space(const Want &want, std::uint64_t pins) const {
+    const std::uint64_t bodies = want[kBodyPart], tails = want[kTailPart];
+    std::uint64_t expired = 0;
     for (const auto &[slot, held] : held_)
         expired += held.expired;
     const std::uint64_t free = media_.free_bytes() / fmt::kDataSlab;
     const std::uint64_t others = media_.slab_count() - free - assigned_slabs_;
+    // What chunks enough for the request take, at least one of each part that there is.
+    std::uint64_t least = 0;
+    for (const std::uint32_t part : {kBodyPart, kTailPart})
+        if (const Shape &s = shape_[part]; s.pages != 0)
+            least += std::max<std::uint64_t>(1, (want[part] + s.pages - 1) / s.pages) * s.slabs;
     const auto mib = [](std::uint64_t slabs) { return slabs * fmt::kDataSlab >> 20; };
     const std::string quota =
         block_.max_bytes ? format(" of a quota of %" PRIu64 " MiB", mib(max_slabs_)) : "";
@@ -42,9 +47,11 @@ void CacheControl::no_space(std::uint64_t bodies, std::uint64_t tails) const {
                " MiB are free. ",
                block_.name, bodies, tails, mib(assigned_slabs_), quota.c_str(), slots_[0],
                slots_[1], pins, held_.size(), expired, dead_slots_, mib(others), mib(free));
-    if (metadata_full_)
+    if (media_.file_system_full())
+        why += "The file system of the pool is full: free some of it.";
+    else if (metadata_full_)
         why += "The pool's metadata is full: create the pool with more metadata_bytes.";
-    else if (bodies > slots_[0] || tails > slots_[1])
+    else if (least > std::min(max_slabs_, assigned_slabs_ + free))
         why += others > 0 && block_.max_bytes == 0
                    ? "So much can never fit beside the other namespaces, which keep what they "
                      "have: drop one, give them quotas when you create them, or make the pool "
@@ -56,6 +63,205 @@ void CacheControl::no_space(std::uint64_t bodies, std::uint64_t tails) const {
     throw Error(SAC_E_NO_SPACE, block_.name, why);
 }
 
+bool CacheControl::enough(std::uint32_t part, std::uint64_t count) const noexcept {
+    const EvictionPolicy &policy = *policy_[part];
+    // Not much longer than what it may save, the look at all slots.
+    std::uint64_t looks = count + 4096;
+    for (std::uint32_t leaf = policy.victim(); count > 0 && leaf != kNoSlot && looks > 0;
+         leaf = policy.next(leaf)) {
+        // A leaf, and its ancestors as long as they have no other child.
+        for (std::uint32_t s = leaf; s != kNoSlot && count > 0; s = index_.record(s).parent) {
+            --looks;
+            if (looks == 0 || pinned(s) || index_.record(s).children > (s == leaf ? 0u : 1u))
+                break;
+            --count;
+        }
+    }
+    return count == 0;
+}
+
+CacheControl::Survey CacheControl::survey() {
+    drain();
+    Survey s;
+    s.chunks.resize(chunk_part_.size());
+    for (const std::uint32_t part : {kBodyPart, kTailPart})
+        for (const std::uint32_t slot : free_[part]) {
+            ChunkState &c = s.chunks[slot / block_.chunk_slots];
+            ++c.there, ++c.avail, ++s.avail[part];
+        }
+    // Pinned pages stay, and so do the ones in front of them: leaves leave first.
+    std::vector<bool> stays(index_.capacity());
+    each_slot([&](std::uint32_t slot, std::uint32_t part) {
+        if (!pinned(slot))
+            return;
+        ++s.pinned;
+        if (!committed(slot, part))
+            return;
+        ++s.chunks[slot / block_.chunk_slots].pinned;
+        for (std::uint32_t p = slot; p != kNoSlot && !stays[p]; p = index_.record(p).parent)
+            stays[p] = true;
+    });
+    each_slot([&](std::uint32_t slot, std::uint32_t part) {
+        if (!committed(slot, part))
+            return;
+        ChunkState &c = s.chunks[slot / block_.chunk_slots];
+        ++c.there;
+        c.newest = std::max(c.newest, index_.record(slot).stamp);
+        if (!stays[slot])
+            ++c.avail, ++s.avail[part];
+    });
+    return s;
+}
+
+// Chunks of a part that can be taken back, the coldest first, so many that keep slots and one
+// chunk are left.
+std::vector<std::uint64_t> CacheControl::candidates(std::uint32_t part, std::uint64_t keep,
+                                                    const Survey &s) const {
+    std::vector<std::uint64_t> all, out;
+    std::uint64_t chunks = 0;
+    for (std::uint64_t c = 0; c < chunk_part_.size(); ++c) {
+        if (chunk_part_[c] != part)
+            continue;
+        ++chunks;
+        const std::uint64_t at =
+            page_offset(static_cast<std::uint32_t>(c * block_.chunk_slots), part);
+        // A slot that is neither free nor committed is held, waits for a reader, or is dead.
+        if (s.chunks[c].pinned == 0 && s.chunks[c].there == shape_[part].pages &&
+            media_.data().guard().next_dead(at) >= at + shape_[part].slabs * fmt::kDataSlab)
+            all.push_back(c);
+    }
+    std::stable_sort(all.begin(), all.end(), [&](std::uint64_t a, std::uint64_t b) {
+        return s.chunks[a].newest < s.chunks[b].newest;
+    });
+    std::uint64_t avail = s.avail[part];
+    for (const std::uint64_t c : all) {
+        if (out.size() + 1 >= chunks || avail < keep + s.chunks[c].avail)
+            continue;
+        avail -= s.chunks[c].avail;
+        out.push_back(c);
+    }
+    return out;
+}
+
+// The runs to take back so that a chunk of the part fits: those in a row of slabs that are
+// free or a candidate's, whose hottest candidate is the coldest. Empty: there is no such row.
+std::vector<Run> CacheControl::window(std::uint32_t part,
+                                      const std::vector<std::uint64_t> &coldest) const {
+    std::map<std::uint64_t, std::uint64_t> rank;  // of a position; 0 is for free slabs
+    for (std::uint64_t i = 0; i < coldest.size(); ++i)
+        rank[coldest[i]] = i + 1;
+    const std::uint64_t n = shape_[part].slabs;
+    const auto all = media_.owned();
+    std::vector<std::vector<std::uint64_t>> slab(media_.superblock().extent_count);
+    for (std::uint32_t e = 0; e < slab.size(); ++e) {
+        slab[e].resize(media_.superblock().extents[e].slab_count);
+        slab[e][0] = UINT64_MAX;  // the superblock's
+    }
+    std::vector<Run> own;  // by rank
+    own.resize(coldest.size() + 1);
+    for (const auto &[owner, owned] : all)
+        for (const Run &r : owned.runs) {
+            const auto it = owner == block_.id ? rank.find(r.position) : rank.end();
+            const std::uint64_t v = it == rank.end() ? UINT64_MAX : it->second;
+            std::fill_n(slab[r.extent].begin() + static_cast<std::ptrdiff_t>(r.first), r.count,
+                        v);
+            if (it != rank.end())
+                own[v] = r;
+        }
+    std::uint64_t best = UINT64_MAX;
+    std::vector<std::uint64_t> ranks;
+    for (const auto &s : slab)
+        for (std::uint64_t first = 1; first + n <= s.size(); ++first) {
+            const auto from = s.begin() + static_cast<std::ptrdiff_t>(first);
+            const auto to = from + static_cast<std::ptrdiff_t>(n);
+            const std::uint64_t hottest = *std::max_element(from, to);
+            if (hottest < best)
+                best = hottest, ranks.assign(from, to);
+        }
+    if (best == 0)
+        ranks = {1};  // there is a row already; what is missing is quota
+    std::vector<Run> out;
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    for (const std::uint64_t r : ranks)
+        if (r != 0)
+            out.push_back(own[r]);
+    return out;
+}
+
+// Makes chunks of the part out of the other's until so many slots are there or can leave.
+void CacheControl::convert(std::uint32_t part, const Want &want, Survey &s) {
+    const std::uint32_t other = part == kBodyPart ? kTailPart : kBodyPart;
+    const Shape &shape = shape_[part];
+    auto coldest = candidates(other, want[other], s);
+    const std::uint64_t lack = want[part] - s.avail[part];
+    const std::uint64_t need = ((lack - 1) / shape.pages + 1) * shape.slabs;
+    const std::uint64_t spare = std::min(media_.free_bytes() / fmt::kDataSlab,
+                                         max_slabs_ - std::min(max_slabs_, assigned_slabs_));
+    if (coldest.size() * shape_[other].slabs + spare < need)
+        no_space(want, s.pinned);
+    while (s.avail[part] < want[part]) {
+        const auto runs = coldest.empty() ? std::vector<Run>() : window(part, coldest);
+        if (runs.empty())
+            no_space(want, s.pinned);
+        for (const Run &r : runs) {
+            std::erase(coldest, r.position);
+            if (!take_back(r, other))
+                break;  // pinned this very moment
+        }
+        while (s.avail[part] < want[part] && grow(part))
+            s.avail[part] += shape.pages;
+    }
+}
+
+// A look at the counts of pins alone: who waits for a cache that is full comes often, and a
+// survey of many slots takes long. Throws where so many bodies cannot be made free.
+void CacheControl::quick_refusal(const Want &want) const {
+    std::uint64_t pins = 0;
+    for (const auto &[first, count] : slot_ranges())
+        pins += pins_[0]->pinned_slots(first, count);
+    // Those of readers who came too late for the page do not count.
+    std::uint64_t late = dead_slots_;
+    for (const std::uint32_t slot : free_[kBodyPart])
+        late += pinned(slot);
+    for (const std::uint32_t slot : limbo_)
+        late += pinned(slot);
+    for (const auto &[slot, held] : held_)
+        late += pinned(slot);
+    const std::uint64_t stay = std::min(committed_[kBodyPart], pins - std::min(pins, late));
+    if (free_[kBodyPart].size() + committed_[kBodyPart] - stay < want[kBodyPart])
+        no_space(want, pins);
+}
+
+// So many free slots of each part: by growing, by evicting within the part, by taking chunks
+// back from the other part. Evicts nothing where that cannot be enough.
+void CacheControl::make_room(const Want &want) {
+    bool sure = true;
+    for (const std::uint32_t part : {kBodyPart, kTailPart}) {
+        while (free_[part].size() < want[part] && grow(part)) {
+        }
+        sure &=
+            free_[part].size() >= want[part] || enough(part, want[part] - free_[part].size());
+    }
+    Survey s;
+    if (!sure) {
+        if (!geometry_.has_tail() && pins_.size() == 1)
+            quick_refusal(want);
+        s = survey();
+        const auto lacks = [&](std::uint32_t part) { return s.avail[part] < want[part]; };
+        if (lacks(kBodyPart) || lacks(kTailPart)) {
+            if (!geometry_.has_tail() || (lacks(kBodyPart) && lacks(kTailPart)))
+                no_space(want, s.pinned);
+            convert(lacks(kBodyPart) ? kBodyPart : kTailPart, want, s);
+        }
+    }
+    for (const std::uint32_t part : {kBodyPart, kTailPart})
+        // Once is not enough where a slot that was freed turns out to lie on dead memory.
+        while (free_[part].size() < want[part])
+            if (evict_part(part, want[part] - free_[part].size()) == 0)
+                no_space(want, sure ? survey().pinned : s.pinned);
+}
+
 std::vector<Reservation> CacheControl::reserve(std::uint64_t bodies, std::uint64_t tails,
                                                Clock::time_point deadline) {
     const std::lock_guard lock(mutex_);
@@ -63,42 +269,33 @@ std::vector<Reservation> CacheControl::reserve(std::uint64_t bodies, std::uint64
     if (retired_)
         throw Error(SAC_E_CLOSED, block_.name,
                     format("namespace '%s' was dropped", block_.name));
+    media_.check_writable();
     sweep(Clock::now());
-    const std::array<std::uint64_t, 2> want{bodies, tails};
+    const Want want{bodies, tails};
     std::vector<Reservation> out;
     out.reserve(bodies + tails);
+    make_room(want);
+    // All that can fail comes before the first slot is taken, the nodes of held_ as well.
+    std::unordered_map<std::uint32_t, Held> nodes;
+    nodes.reserve(bodies + tails);
     held_.reserve(held_.size() + bodies + tails);
-    for (const std::uint32_t part : {kBodyPart, kTailPart}) {
-        while (free_[part].size() < want[part] && grow(part)) {
-        }
-        // A put that can never fit must not empty the cache first.
-        if (free_[part].size() + committed_[part] < want[part])
-            no_space(bodies, tails);
-        // Once is not enough where a slot that was freed turns out to lie on dead memory.
-        while (free_[part].size() < want[part])
-            if (evict_part(part, want[part] - free_[part].size()) == 0)
-                no_space(bodies, tails);
-    }
     for (const std::uint32_t part : {kBodyPart, kTailPart})
-        for (std::uint64_t i = 0; i < want[part]; ++i)
+        for (std::uint64_t i = 0; i < want[part]; ++i) {
             out.push_back({0, part, media_.generation(), random_token()});
-    for (Reservation &r : out) {  // nothing fails from here on
+            nodes.emplace(static_cast<std::uint32_t>(out.size() - 1),
+                          Held{out.back().token, out.back().generation, deadline, false});
+        }
+    while (!nodes.empty()) {  // nothing fails from here on
+        auto node = nodes.extract(nodes.begin());
+        Reservation &r = out[node.key()];
         r.slot = free_[r.part].back();
         free_[r.part].pop_back();
-        held_.emplace(r.slot, Held{r.token, r.generation, deadline, false});
+        node.key() = r.slot;
+        held_.insert(std::move(node));
     }
     next_deadline_ = std::min(next_deadline_, deadline);
     SAC_STOP("reserve.end");
     return out;
-}
-
-void CacheControl::renew(std::span<const Reservation> held, Clock::time_point deadline) {
-    const std::lock_guard lock(mutex_);
-    for (const Reservation &r : held) {
-        const auto it = held_.find(r.slot);
-        if (it != held_.end() && it->second.token == r.token && !it->second.expired)
-            it->second.deadline = deadline;
-    }
 }
 
 }  // namespace sac

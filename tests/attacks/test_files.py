@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 from attacks import victim
 from conformance.content import LARGE, check_stored, put
@@ -21,7 +19,8 @@ MIB = 1 << 20
 
 
 def opened(path: Path, size: int | None = None) -> libsac.Pool:
-    return libsac.embedded(size, path, extents=victim.EXTENTS)
+    extents = None if size is None else victim.EXTENTS
+    return libsac.embedded(size, path, extents=extents)
 
 
 @pytest.mark.parametrize("name", ["meta", "data.0", "data.1"])
@@ -188,88 +187,14 @@ def test_files_are_private(path: Path, tmp_path: Path) -> None:
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=8M", "none", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False).returncode != 0:
-        pytest.skip("mounting needs root")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def test_more_than_the_disk_has(tmp_path: Path) -> None:
-    disk = os.statvfs(tmp_path)
-    size = disk.f_bavail * disk.f_frsize + (64 << 30)
-    with pytest.raises(errors.NoSpaceError, match=r"needs \d+ MiB.* has \d+ MiB"):
-        libsac.embedded(size, tmp_path / "pool")
-    assert list((tmp_path / "pool").iterdir()) == []
-
-
-def test_a_small_disk(small_disk: Path) -> None:
-    with pytest.raises(errors.NoSpaceError, match="8 MiB"):
-        libsac.embedded("64M", small_disk / "pool")
-    with libsac.embedded("4M", small_disk / "pool", metadata="1M") as pool:
-        ns = pool.namespace("n", layout=LARGE, checksum=True)
-        keys = ns.keys(range(16 * 12))
-        put(ns, keys[:4])
-        # Others fill the disk up: pages that have no memory behind them fail, and say so.
-        with suppress(OSError), (small_disk / "others").open("wb") as file:
-            while True:
-                file.write(bytes(MIB))
-                file.flush()
-        with pytest.raises((errors.MediaError, errors.NoSpaceError)):
-            put(ns, keys)
-        assert ns.longest(keys) <= 4
-        with ns.pin(keys) as prefix:
-            victim.check(prefix, keys, LARGE, prefix.pages)
-        (small_disk / "others").unlink()
-    with libsac.embedded(None, small_disk / "pool") as pool:
-        ns = pool.namespace("n")
-        found = ns.longest(keys)
-        check_stored(ns, keys, found)
-        assert ns.verify()[1] == 0
-        put(ns, keys[:8])
-        check_stored(ns, keys[:8])
-
-
-def test_a_full_disk(small_disk: Path) -> None:
-    with suppress(OSError), (small_disk / "others").open("wb") as file:
-        while True:
-            file.write(bytes(4096))
-            file.flush()
-    # What passes the look at the free space may still find none: no half-made pool is left.
-    for size in ("4M", "64M"):
-        with pytest.raises((errors.NoSpaceError, errors.MediaError, errors.SystemCallError)):
-            libsac.embedded(size, small_disk / "pool")
-    (small_disk / "others").unlink()
-    with libsac.embedded("4M", small_disk / "pool", metadata="1M") as pool:
-        ns = pool.namespace("n", layout=LARGE)
-        keys = ns.keys(range(64))
-        put(ns, keys)
-        check_stored(ns, keys)
-
-
-def test_a_disk_that_fills_up_during_creation(small_disk: Path) -> None:
-    """Room for the sizes asked, none behind some of the pages: never a pool that lies."""
-    for room in range(0, 40, 4):
-        with suppress(OSError), (small_disk / "others").open("wb") as file:
-            while True:
-                file.write(bytes(4096))
-                file.flush()
-        os.truncate(small_disk / "others", (small_disk / "others").stat().st_size - room * 4096)
-        for size, metadata in (("2M", "256K"), (f"{max(room, 1) * 4}K", "256K")):
-            with suppress(errors.SacError):
-                with libsac.embedded(size, small_disk / "pool", metadata=metadata) as pool:
-                    ns = pool.namespace("n", layout=LARGE)
-                    rows = np.zeros((1, 16, 8192), np.uint8)
-                    with ns.put(ns.keys(range(16))) as batch:
-                        for layer in range(2):
-                            batch.write("kv", layer, rows)
-                with libsac.embedded(None, small_disk / "pool") as pool:
-                    assert pool.namespace("n").verify()[0] == 1
-        for file_ in (small_disk / "pool").glob("*"):
-            file_.unlink()
-        (small_disk / "others").unlink()
+def test_a_pool_whose_metadata_went_takes_no_writes(path: Path) -> None:
+    """Errors name the file as it is called now."""
+    with opened(path) as pool:
+        os.truncate(path / "meta", 65536)
+        with pytest.raises(errors.MediaError, match="meta ") as caught:
+            pool.namespace("new", layout=LARGE)
+        assert caught.value.object == str(path / "meta")
+        with pytest.raises(errors.MediaError):
+            pool.drop("a")
+    with pytest.raises(errors.CorruptError):
+        opened(path)

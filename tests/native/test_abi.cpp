@@ -150,7 +150,7 @@ TEST(no_place_for_the_answer_and_no_input) {
                 sac_pin(f.ns.get(), out, 1, nullptr),
                 sac_prefix_pages(f.prefix.get(), nullptr),
                 sac_prefix_tokens(f.prefix.get(), nullptr),
-                sac_prefix_handles(f.prefix.get(), &handle, nullptr),
+                sac_prefix_handles(f.prefix.get(), nullptr, nullptr),
                 sac_prefix_rows(f.prefix.get(), 0, 0, nullptr),
                 sac_prefix_view(f.prefix.get(), 0, 0, 0, nullptr, &n),
                 sac_prefix_view(f.prefix.get(), 0, 0, 0, &at, nullptr),

@@ -148,3 +148,32 @@ TEST(a_truncated_extent_is_refused_at_opening) {
     CHECK_EQ(kit::open_pool(again, 0, dir.pool().c_str(), 0, SAC_POOL_OPEN),
              as_int(SAC_E_CORRUPT));
 }
+
+// Zeros in place of the slab tables would give out slabs that others hold.
+TEST(on_dead_metadata_nothing_is_decided) {
+    const Files f;
+    const auto k = kit::keys(0, 2);
+    CHECK_EQ(kit::put(f.ns, k), 2u);
+    sac::Media &media = f.ns->it->media();
+    media.check_writable();
+    f.shorten("meta", 65536);
+    CHECK_THROWS(SAC_E_MEDIA, media.assign_meta(9, sac::fmt::kHeaders, 0));
+    CHECK_THROWS(SAC_E_MEDIA, media.check_writable());
+    CHECK_THROWS(SAC_E_MEDIA, media.assign_chunk(9, sac::fmt::kBody, 0, 1));
+    CHECK_THROWS(SAC_E_MEDIA, media.release({sac::fmt::kBody, 0, 0, 1, 1}));
+    CHECK_THROWS(SAC_E_MEDIA, media.release_meta(5));
+    CHECK_EQ(sac_pool_drop(f.pool.get(), "ns"), as_int(SAC_E_MEDIA));
+    CHECK(std::strstr(sac_last_error()->object, "/meta") != nullptr);
+    CHECK(std::strstr(sac_last_error()->object, "meta.new") == nullptr);
+    const auto layout = kit::plain(16, 64);
+    const sac_layout l = layout.get();
+    const sac_ns_options o = kit::ns_options(&l);
+    sac_ns *none = nullptr;
+    CHECK_EQ(sac_ns_open(f.pool.get(), "new", &o, &none), as_int(SAC_E_MEDIA));
+    std::uint64_t last = media.generation();  // eviction goes on, and does not throw
+    for (int i = 0; i < (1 << 20) + 10; ++i) {
+        const std::uint64_t g = media.generation();
+        CHECK(g > last);
+        last = g;
+    }
+}

@@ -3,6 +3,7 @@
 #include "media.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <functional>
 #include <set>
@@ -240,4 +241,25 @@ TEST(extents_are_filled_in_turn) {
     const auto k = kit::keys(0, 32);
     CHECK_EQ(kit::hits(ns, k), 32u);
     CHECK_EQ(kit::info(pool).free_bytes, 0u);
+}
+
+// Holes are filled when a slab is given, not when it is touched.
+TEST(what_is_given_has_memory_behind_it) {
+    kit::Directory dir;
+    kit::PoolHandle pool = kit::pool(8 * kit::kMiB, dir.pool());
+    const auto blocks = [&](const char *file) {
+        struct stat st{};
+        CHECK_EQ(stat(dir.file(file).c_str(), &st), 0);
+        return static_cast<std::uint64_t>(st.st_blocks) * 512;
+    };
+    CHECK(blocks("data.0") >= fmt::kMetaSlab);
+    CHECK(blocks("meta") >= 3 * fmt::kMetaSlab);  // the superblock and two tables
+    const auto ns = kit::space(pool, "ns", kit::plain(16, 64));
+    CHECK(blocks("meta") >= 4 * fmt::kMetaSlab);
+    sac::Media &media = ns->it->media();
+    CHECK(media.assign_chunk(7, fmt::kBody, 0, 2) != UINT64_MAX);
+    CHECK(!media.file_system_full());
+    CHECK(blocks("data.0") >= 2 * fmt::kDataSlab);
+    CHECK_EQ(media.assign_chunk(7, fmt::kBody, 1, 3), UINT64_MAX);
+    CHECK(!media.file_system_full());  // the pool is, not the file system
 }

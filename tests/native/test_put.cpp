@@ -148,7 +148,7 @@ TEST(a_pool_wholly_pinned_says_so_at_once_or_waits) {
     const auto start = sac::Clock::now();
     CHECK_EQ(kit::begin(ns, kit::keys(100, 1), put), as_int(SAC_E_NO_SPACE));
     CHECK(sac::Clock::now() - start < std::chrono::milliseconds(500));
-    CHECK(says("32 pages are pinned"));
+    CHECK(says("32 are pinned"));
     kit::PutOptions wait;
     wait.timeout_ms = 30;
     CHECK_EQ(kit::begin(ns, kit::keys(100, 1), put, wait), as_int(SAC_E_NO_SPACE));

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sequence.hpp"
 
+#include <atomic>
+#include <thread>
+
 #include "check.hpp"
 #include "kit_pages.hpp"
 
@@ -217,6 +220,41 @@ TEST(nothing_is_appended_where_there_is_no_room) {
     CHECK_EQ(n, 0u);
     MUST(sac_seq_extend(raw, s.tokens.data(), 16 * 16, 0));
     CHECK_EQ(kit::stats(small).reserved, 16u);
+}
+
+// Ends in time only if readers let a writer in: some reader always holds the lock.
+TEST(readers_do_not_keep_a_writer_out) {
+    Growing g(kit::rich(16, 20));
+    CHECK_EQ(g.open(0), 0u);
+    MUST(g.extend(32));
+    g.write(0, 32);
+    std::atomic<bool> done{false};
+    std::atomic<std::uint64_t> seen{0};
+    std::vector<std::thread> readers;
+    for (int r = 0; r < 4; ++r) {
+        readers.emplace_back([&] {
+            const auto *const view = sac_seq_view(g.seq.get());
+            std::uint64_t n = 0;
+            while (!done.load()) {
+                for (int i = 0; i < 50; ++i) {
+                    const auto held = view->it->lock();
+                    n += view->it->pages();
+                }
+                seen.fetch_add(n);
+            }
+        });
+    }
+    while (seen.load() == 0) {
+        std::this_thread::yield();
+    }
+    for (int i = 0; i < 200; ++i) {
+        MUST(g.extend(0));
+    }
+    done.store(true);
+    for (std::thread &t : readers) {
+        t.join();
+    }
+    CHECK(seen.load() > 0);
 }
 
 TEST(a_closed_sequence_gives_its_pages_up) {

@@ -21,7 +21,7 @@ TEST(entries_come_back_as_they_were_set) {
     std::vector<std::uint64_t> entries(8, 0);
     SlabTable t = table(entries);
     CHECK_EQ(t.count(), 8u);
-    CHECK_EQ(t.free(), 8u);
+    CHECK_EQ(t.free(), 7u);  // slab 0 is never free
     t.set(0, {0, fmt::kSystem, 0});
     t.set(3, {65535, fmt::kTail, fmt::kMaxPosition});
     t.set(4, {7, fmt::kBody, 12345});
@@ -41,29 +41,29 @@ TEST(entries_come_back_as_they_were_set) {
 }
 
 TEST(runs_are_found_next_fit_and_around) {
-    std::vector<std::uint64_t> entries(10, 0);
+    std::vector<std::uint64_t> entries(11, 0);
     SlabTable t = table(entries);
     CHECK_EQ(t.find(0), SlabTable::kNone);
     CHECK_EQ(t.find(11), SlabTable::kNone);
-    CHECK_EQ(t.find(10), 0u);
+    CHECK_EQ(t.find(10), 1u);
     const auto take = [&](std::uint64_t first, std::uint64_t n) {
         for (std::uint64_t i = 0; i < n; ++i) {
             t.set(first + i, {1, fmt::kBody, 0});
         }
     };
-    CHECK_EQ(t.find(3), 0u);
-    take(0, 3);
-    CHECK_EQ(t.find(3), 3u);
-    take(3, 3);
-    CHECK_EQ(t.find(2), 6u);
-    take(6, 2);
-    for (std::uint64_t i = 0; i < 3; ++i) {
+    CHECK_EQ(t.find(3), 1u);
+    take(1, 3);
+    CHECK_EQ(t.find(3), 4u);
+    take(4, 3);
+    CHECK_EQ(t.find(2), 7u);
+    take(7, 2);
+    for (std::uint64_t i = 1; i < 4; ++i) {
         t.set(i, {0, fmt::kDirty, 0});
     }
     CHECK_EQ(t.free(), 5u);
-    CHECK_EQ(t.find(3), 0u);  // behind the last run there are two only
+    CHECK_EQ(t.find(3), 1u);  // behind the last run there are two only
     CHECK_EQ(t.find(4), SlabTable::kNone);
-    CHECK_EQ(t.find(2), 8u);
+    CHECK_EQ(t.find(2), 9u);
 }
 
 // One bit wrong anywhere, or an entry of another place, extent or pool. The checksum has 16
@@ -123,4 +123,19 @@ TEST(slabs_are_scrubbed_before_another_namespace_gets_them) {
         second.reset();
         MUST(sac_pool_drop(pool.get(), "second"));
     }
+}
+
+// A table that reads as zeros calls everything free: the superblock is not given out.
+TEST(slab_zero_is_never_found) {
+    std::vector<std::uint64_t> entries(4, 0);
+    SlabTable t = table(entries);
+    CHECK_EQ(t.free(), 3u);
+    for (int i = 0; i < 10; ++i) {
+        const std::uint64_t found = t.find(1);
+        CHECK(found != 0 && found < 4);
+    }
+    CHECK_EQ(t.find(4), SlabTable::kNone);
+    t.set(0, {0, fmt::kDirty, 0});
+    CHECK_EQ(t.free(), 3u);
+    CHECK_EQ(t.find(3), 1u);
 }
