@@ -60,18 +60,20 @@ class Section:
 
 
 def interleaved(
-    works: dict[str, Callable[[int], object]], repeats: int, warm: int = 3
+    works: dict[str, Callable[[int], object]], repeats: int, warm: int = 3, burst: int = 1
 ) -> dict[str, list[float]]:
     """Seconds of each work, one after the other in every round, so that noise hits all alike.
 
-    A work gets the round's number, to vary its input.
+    A work gets the round's number, to vary its input. burst: calls of it in a row, as the
+    layers of a decode step make them; their mean counts.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     for n in range(-warm, repeats):
         for name, work in works.items():
             start = time.perf_counter()
-            work(n % max(repeats, 1))
-            taken = time.perf_counter() - start
+            for _ in range(burst):
+                work(n % max(repeats, 1))
+            taken = (time.perf_counter() - start) / burst
             if n >= 0:
                 times[name].append(taken)
     return times

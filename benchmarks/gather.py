@@ -18,6 +18,7 @@ ROW = 1152
 COUNT = 2048
 PAGE_TOKENS = 64
 REQUEST_TOKENS = 131072
+BURST = 5  # calls in a row, each of other rows
 SETS = 64  # of rows: more than the cache holds, and the index arrays still in it
 
 
@@ -147,13 +148,13 @@ def run(gib: float, repeats: int) -> list[Section]:
         ns = pool.namespace("one", layout)
         with fill(ns, ns.keys(np.arange(total, dtype=np.uint32))) as prefix:
             one.add("page size behind the pool", pool.info.page_size_obtained, "B")
-            times = interleaved(pool_works(Rows([prefix], 1), bare), repeats)
+            times = interleaved(pool_works(Rows([prefix], 1), bare), repeats, burst=BURST)
         pool.drop("one")
         ns = pool.namespace("many", layout)
         ids = np.arange(REQUEST_TOKENS, dtype=np.uint32)
         prefixes = [fill(ns, ns.keys(ids, salt=b"%d" % n)) for n in range(requests)]
-        report(many, interleaved(pool_works(Rows(prefixes, 2), bare), repeats))
+        report(many, interleaved(pool_works(Rows(prefixes, 2), bare), repeats, burst=BURST))
         for prefix in prefixes:
             prefix.close()
-    report(one, times | interleaved(array_works(total), repeats))
+    report(one, times | interleaved(array_works(total), repeats, burst=BURST))
     return [one, many]

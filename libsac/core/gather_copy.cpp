@@ -95,7 +95,7 @@ void copy_threaded(std::span<const GatherJob> jobs, std::uint64_t rows, unsigned
     struct alignas(64) Segment {
         std::atomic<std::uint64_t> next{0};
     };
-    constexpr std::uint64_t kParts = 4;
+    constexpr std::uint64_t kParts = 8;
     std::vector<Segment> segments(threads);
     const std::uint64_t parts = kParts * threads;
     parallel_for(threads, threads, [&](std::size_t mine) {
