@@ -108,7 +108,8 @@ TEST(sizes_and_paths_that_cannot_be) {
         sac_pool_close(raw);
         return got;
     };
-    for (const char *path : {static_cast<const char *>(nullptr), dir.pool().c_str()}) {
+    const std::string folder = dir.pool();
+    for (const char *path : {static_cast<const char *>(nullptr), folder.c_str()}) {
         CHECK_EQ(status(UINT64_MAX, path), as_int(SAC_E_ARG));
         CHECK(std::strstr(sac_last_error()->message, "18446744073709551615") != nullptr);
         CHECK_EQ(status(std::uint64_t{1} << 46, path), as_int(SAC_E_ARG));
