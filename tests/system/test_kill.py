@@ -22,7 +22,7 @@ from system.child import CHAIN_PAGES, tokens
 from system.run import line, started
 
 import libsac
-from libsac import errors
+from libsac import Keys, errors
 
 CHILD = os.environ.get("SAC_KILL_CHILD", "")
 Part = tuple[str, str, int]  # namespace, key, part
@@ -116,7 +116,7 @@ def every_slot(path: Path, name: str) -> None:
         ns.evict(100_000)
         values = np.random.default_rng(1).integers(1, 256, (bodies, 32), dtype=np.uint8)
         ids = np.zeros(bodies * ns.layout.page_tokens, np.uint32)
-        with ns.put(ns.engine_keys(values), tokens=ids) as batch:
+        with ns.put(Keys.of_engine(values, None), tokens=ids) as batch:
             assert len(batch.missing) == bodies
             batch.close()
         assert ns.info.assigned_bytes == assigned  # without any growth
@@ -165,7 +165,7 @@ def test_at_a_stop_point(point: str, nth: int, tmp_path: Path) -> None:
                 assert_idle(ns)
                 held = [p for p in ledger.there if p[0] == name and p[2] == 0]
                 if held:
-                    keys = ns.engine_keys(bytes.fromhex(p[1]) for p in held)
+                    keys = Keys.of_engine((bytes.fromhex(p[1]) for p in held), None)
                     missing = int((~ns.lookup(keys)).sum())
                     assert missing <= ledger.may[0] or (name == "other" and ledger.dropping)
         found = headers(path)
@@ -197,7 +197,7 @@ def test_at_random_moments(tmp_path: Path, seed: int) -> None:
             ns = pool.namespace("n")
             acknowledged |= new
             values = [bytes.fromhex(key) for key in sorted(acknowledged)]
-            assert ns.lookup(ns.engine_keys(values)).all()
+            assert ns.lookup(Keys.of_engine(values, None)).all()
             assert ns.verify()[1] == 0
             assert_idle(ns)
             # Every page is of a chain of this child or an earlier one, whole and in order.

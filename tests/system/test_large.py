@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,14 @@ def some_keys(ns: Namespace, count: int) -> Keys:
     )
 
 
+def need_disk(folder: Path, size: int) -> None:
+    if shutil.disk_usage(folder).free < size:
+        pytest.skip(f"{folder} has less than the {size >> 30} GiB free that this test needs")
+
+
 @pytest.mark.parametrize("extents", [1, 3])
 def test_more_than_4_gib(tmp_path: Path, extents: int) -> None:
+    need_disk(tmp_path, 7 * GIB)
     path = tmp_path / "pool"
     layout = Layout([Plane("kv", [0], 16384)], page_tokens=64)
     assert layout.page_bytes == 1 << 20
@@ -72,10 +79,13 @@ def test_more_than_4_gib(tmp_path: Path, extents: int) -> None:
             row = page(keys.values[i].tobytes(), layout.planes[0], 0)[0, 0].tobytes()
             assert region.data[extent][offset : offset + 16384] == row
     assert furthest > 4 * GIB // extents
-    assert sum(f.stat().st_blocks * 512 for f in path.iterdir()) < GIB  # it was sparse
+    # What was given out is really there, though most of it was never written.
+    assert sum(f.stat().st_blocks * 512 for f in path.iterdir()) >= 6000 << 20
+    shutil.rmtree(path)
 
 
 def test_more_than_2_to_the_32_rows(tmp_path: Path) -> None:
+    need_disk(tmp_path, 6 * GIB)
     layout = Layout([Plane("kv", [0], 1)], page_tokens=65536)
     pages = 65536 + 40
     pool = libsac.embedded(5 * GIB, tmp_path / "pool")
@@ -94,6 +104,8 @@ def test_more_than_2_to_the_32_rows(tmp_path: Path) -> None:
         assert not prefix.gather("kv", 0, [2 * 65536, (1 << 32) - 65537, -1]).any()
         with pytest.raises(errors.RangeError, match=str(prefix.tokens)):
             prefix.gather("kv", 0, [prefix.tokens])
+    pool.close()
+    shutil.rmtree(tmp_path / "pool")
 
 
 @pytest.mark.parametrize("appended", [False, True])
