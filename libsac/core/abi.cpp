@@ -44,7 +44,7 @@ const char *sac_status_name(int status) {
         "SAC_E_EXISTS",  "SAC_E_LAYOUT",      "SAC_E_NO_SPACE",   "SAC_E_BUSY",
         "SAC_E_STALE",   "SAC_E_RESERVATION", "SAC_E_INCOMPLETE", "SAC_E_CORRUPT",
         "SAC_E_VERSION", "SAC_E_MEDIA",       "SAC_E_FORKED",     "SAC_E_CLOSED",
-        "SAC_E_SYSTEM",  "SAC_E_NO_MEMORY"};
+        "SAC_E_SYSTEM",  "SAC_E_NO_MEMORY",   "SAC_E_NO_DAEMON",  "SAC_E_ACCESS"};
     const auto n = static_cast<std::size_t>(status);
     return status >= 0 && n < std::size(names) ? names[n] : "SAC_E_?";
 }
@@ -94,6 +94,28 @@ int sac_pool_drop(sac_pool *pool, const char *name) {
     });
 }
 
+int sac_pool_open_fds(const sac_open_options *options, sac_pool **out) {
+    return guarded([&] {
+        need_struct(options, "options");
+        need(out, "out"), need(options->data, "data");
+        *out = new sac_pool{sac::Pool::from_fds(*options)};
+    });
+}
+
+int sac_pool_resize(sac_pool *pool, const char *name, uint64_t max_bytes) {
+    return guarded([&] {
+        need(pool, "pool"), need(name, "name");
+        pool->it->resize(name, max_bytes);
+    });
+}
+
+int sac_pool_extend(sac_pool *pool, const sac_extent_fd *extent) {
+    return guarded([&] {
+        need(pool, "pool"), need(extent, "extent");
+        pool->it->extend(*extent);
+    });
+}
+
 int sac_pool_close(sac_pool *pool) {
     return end(pool, [](sac::Pool &p) { p.close(); });
 }
@@ -131,7 +153,8 @@ int sac_ns_get_stats(sac_ns *ns, sac_ns_stats *out) {
     return guarded([&] {
         need(ns, "ns"), need(out, "out");
         ns->it->check();
-        ns->it->stats(*out);
+        std::uint64_t assigned = 0;
+        ns->it->authority().stats(*out, assigned);
     });
 }
 

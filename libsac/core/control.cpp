@@ -13,20 +13,21 @@
 namespace sac {
 
 CacheControl::CacheControl(Media &media, const fmt::NamespaceBlock &block,
-                           const Geometry &geometry, Index &index, std::uint64_t max_slabs)
-    : media_(media), block_(block), geometry_(geometry), index_(index), max_slabs_(max_slabs),
-      headers_per_slab_(fmt::kMetaSlab / block.header_pitch),
+                           const Geometry &geometry, std::shared_ptr<Index> index,
+                           std::uint64_t max_slabs)
+    : media_(media), block_(block), geometry_(geometry), index_(std::move(index)),
+      max_slabs_(max_slabs), headers_per_slab_(fmt::kMetaSlab / block.header_pitch),
       uuid_crc_(crc32c(0, block.uuid, sizeof block.uuid)),
       shape_{{{block.body_slabs, block.body_pages, fmt::kBody},
               {block.tail_slabs, block.tail_pages, fmt::kTail}}} {
     for (auto &p : policy_)
-        p = std::make_unique<Lru>(index);
-    chunk_part_.assign(index.capacity() / block.chunk_slots, kNoChunk);
+        p = std::make_unique<Lru>(*index_);
+    chunk_part_.assign(index_->capacity() / block.chunk_slots, kNoChunk);
 }
 
 std::uint64_t CacheControl::page_offset(std::uint32_t slot, std::uint32_t part) const noexcept {
     std::uint32_t within = 0;
-    const std::uint64_t chunk = index_.chunk(slot, within);
+    const std::uint64_t chunk = index_->chunk(slot, within);
     return chunk + within * geometry_.part_bytes[part];
 }
 
@@ -79,7 +80,7 @@ void CacheControl::clear_header(std::uint32_t slot, std::uint64_t generation) no
 // ---- room -----------------------------------------------------------------------------
 
 void CacheControl::add_chunk(std::uint64_t position, std::uint32_t part, std::uint64_t offset) {
-    index_.set_chunk(position, offset);
+    index_->set_chunk(position, offset);
     chunk_part_[position] = static_cast<std::uint8_t>(part);
     assigned_slabs_ += shape_[part].slabs;
     make_lists(shape_[part].pages, part);
@@ -160,12 +161,12 @@ void CacheControl::free_unread(std::uint32_t slot, std::uint32_t part) noexcept 
 
 bool CacheControl::pinned(std::uint32_t slot) const noexcept {
     return std::any_of(pins_.begin(), pins_.end(),
-                       [&](const PinTable *t) { return t->pinned(slot); });
+                       [&](const auto &t) { return t->pinned(slot); });
 }
 
-void CacheControl::attach(PinTable *pins) {
+std::shared_ptr<Index> CacheControl::index() const {
     const std::lock_guard lock(mutex_);
-    pins_.push_back(pins);
+    return index_;
 }
 
 // Expired reservations and forced-out pages whose last pin has ended.
@@ -220,6 +221,8 @@ void CacheControl::events(std::uint64_t &next, sac_event *out, std::uint64_t &co
         std::max(ring_first_, event_next_ > kEventRing ? event_next_ - kEventRing : 0);
     if (next < oldest)
         lost = oldest - next, next = oldest;
+    else if (next > event_next_)  // counted by an earlier incarnation: who knows how many
+        lost = 1, next = oldest;
     std::uint64_t n = 0;
     for (; n < count && next < event_next_; ++next)
         out[n++] = ring_[next % kEventRing];
@@ -236,11 +239,18 @@ void CacheControl::fill(sac_ns_stats &out) const {
         out.quarantined += held.expired;
     const auto tables = pins_;
     const auto ranges = slot_ranges();
+    // A slot that is being written is pinned for its writer, which does not count.
+    std::uint64_t writing = 0;
+    for (const auto &[slot, held] : held_)
+        writing += held.owner && held.owner->pinned(slot);
     lock.unlock();  // many slots: writers need not wait for the count
     out.pinned = 0;
-    for (const PinTable *t : tables)
+    for (const auto &t : tables) {
+        add_counters(*t, out);
         for (const auto &[first, count] : ranges)
             out.pinned += t->pinned_slots(first, count);
+    }
+    out.pinned -= std::min(out.pinned, writing);
 }
 
 std::vector<std::pair<std::uint64_t, std::uint64_t>> CacheControl::slot_ranges() const {
@@ -258,11 +268,19 @@ std::uint64_t CacheControl::assigned_bytes() const {
 
 std::uint64_t CacheControl::retire() {
     const std::lock_guard lock(mutex_);
-    std::uint64_t n = held_.size();
     const auto ranges = slot_ranges();
-    for (const PinTable *t : pins_)
-        for (const auto &[first, count] : ranges)
-            n += t->pinned_slots(first, count);
+    const auto in_use = [&] {
+        std::uint64_t n = held_.size();
+        for (const auto &t : pins_)
+            for (const auto &[first, count] : ranges)
+                n += t->pinned_slots(first, count);
+        return n;
+    };
+    if (const std::uint64_t n = in_use(); n != 0)
+        return n;
+    // Who pins from here on sees that, or is counted now.
+    revoke_all();
+    const std::uint64_t n = in_use();
     retired_ = n == 0;
     return n;
 }

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "authority.hpp"
 #include "index.hpp"
 #include "layout.hpp"
 #include "media.hpp"
@@ -24,62 +25,64 @@ namespace sac {
 
 using Clock = std::chrono::steady_clock;
 
-struct Reservation {
-    std::uint32_t slot, part;
-    std::uint64_t generation;
-    std::uint64_t token;  // random: only the writer of this reservation can end it
-};
-
-struct CommitItem {
-    Reservation reservation;
-    Key key, parent;              // parent zero: none
-    const std::uint32_t *tokens;  // page_tokens ids, or nullptr
-    std::uint32_t data_crc;       // where the namespace keeps one
-    bool duplicate;               // out: another writer was first; slot and generation are its
-};
-
 class CacheControl {
 public:
     CacheControl(Media &media, const fmt::NamespaceBlock &block, const Geometry &geometry,
-                 Index &index, std::uint64_t max_slabs);
+                 std::shared_ptr<Index> index, std::uint64_t max_slabs);
 
     // Reads all headers and fills the index. Throws Error(SAC_E_CORRUPT) where the slabs do
     // not fit together. Uses no generation.
     void recover(const Owned &owned, bool rebooted);
 
-    void attach(PinTable *pins);
+    // One more client's table, whose pins count from now on.
+    void attach(std::shared_ptr<PinTable> pins);
+    // The client has gone: its reservations end, its pins do not count any more.
+    void detach(const PinTable &pins);
+    // Tables that clients of an earlier incarnation use still: what they pin stays, what they
+    // write stays theirs. To be called before anything is reserved or evicted.
+    void adopt(std::span<const std::shared_ptr<PinTable>> tables);
+    // So many slabs, and slots, from now on. Evicts where that is less than it holds, and
+    // throws Error(SAC_E_BUSY) where pins are in the way. A larger index revokes all views.
+    void resize(std::uint64_t max_slabs, std::uint64_t capacity);
+    // The index that is current.
+    std::shared_ptr<Index> index() const;
 
     // Room for so many parts, by growing, then evicting. Throws Error(SAC_E_NO_SPACE) and
-    // reserves nothing where there is not enough.
+    // reserves nothing where there is not enough. owner: the table of the client that it is
+    // for, granted there; none for this process.
     std::vector<Reservation> reserve(std::uint64_t bodies, std::uint64_t tails,
-                                     Clock::time_point deadline);
+                                     Clock::time_point deadline, PinTable *owner = nullptr);
     void renew(std::span<const Reservation> held, Clock::time_point deadline);
     // Ends the reservations; throws Error(SAC_E_RESERVATION) before anything is visible if
     // one of them is not valid any more. Their slots stay with the writer, who may still be
     // writing, until it aborts.
     // With pins, each page is pinned there as it becomes visible.
     void commit(std::span<CommitItem> items, PinTable *pins = nullptr);
+    // For a client: COMMIT of docs/protocol.md. Repeated, it gives the same answer.
+    void commit(std::span<CommitItem> items, PinTable &table, bool keep);
     void abort(std::span<const Reservation> held) noexcept;
 
     std::uint64_t evict(std::uint64_t count);
     void verify(std::uint64_t &checked, std::uint64_t &dropped);
     // Takes the pages of dead blocks out of the index, for ever.
     void drop_dead();
-    // Changes when pages left the index although they may be pinned.
-    std::uint64_t forced() const noexcept { return forced_.load(std::memory_order_acquire); }
 
     void events(std::uint64_t &next, sac_event *out, std::uint64_t &count, std::uint64_t &lost);
     void fill(sac_ns_stats &out) const;
     std::uint64_t assigned_bytes() const;
     // Pinned or reserved parts. 0: from now on nothing is reserved, evicted or checked, so that
     // the slabs can be given to others.
+    // Then all views are revoked.
     std::uint64_t retire();
+    // Slots that a table's client is writing to.
+    std::uint64_t reservations_of(const PinTable &table) const;
 
 private:
     struct Held {
         std::uint64_t token, generation;
         Clock::time_point deadline;
         bool expired;
+        PinTable *owner;  // where it was granted; null: in this process
     };
     struct Shape {
         std::uint32_t slabs, pages;  // of a chunk
@@ -111,6 +114,11 @@ private:
     void check_header(std::uint32_t slot) const;
     bool grow(std::uint32_t part);
     void make_lists(std::uint64_t pages, std::uint32_t part);
+    void check_held(const CommitItem &item, const PinTable *table) const;
+    bool done_already(const CommitItem &item, const PinTable &table) const;
+    void add_counters(const PinTable &pins, sac_ns_stats &out) const noexcept;
+    void revoke_all() noexcept;
+    void shrink(std::uint64_t max_slabs);
     void make_room(const Want &want);
     // Whether so many pages can leave, by a short look at the coldest ones; false: not known.
     bool enough(std::uint32_t part, std::uint64_t count) const noexcept;
@@ -157,13 +165,13 @@ private:
     Media &media_;
     const fmt::NamespaceBlock &block_;
     const Geometry &geometry_;
-    Index &index_;
+    std::shared_ptr<Index> index_;
     std::uint64_t max_slabs_, headers_per_slab_;
     std::uint32_t uuid_crc_;
     std::array<Shape, 2> shape_;
 
     mutable std::mutex mutex_;
-    std::vector<PinTable *> pins_;
+    std::vector<std::shared_ptr<PinTable>> pins_;
     std::array<std::unique_ptr<EvictionPolicy>, 2> policy_;
     std::array<std::vector<std::uint32_t>, 2> free_;
     std::array<std::uint64_t, 2> committed_{}, slots_{};
@@ -175,7 +183,6 @@ private:
     std::uint64_t assigned_slabs_ = 0, next_chunk_ = 0, clock_ = 0, dead_slots_ = 0,
                   faults_seen_ = 0;
     bool metadata_full_ = false, retired_ = false;
-    std::atomic<std::uint64_t> forced_{0};
     std::vector<std::uint64_t> tokens_;
     std::vector<sac_event> ring_;
     std::uint64_t event_next_ = 0, ring_first_ = 0;

@@ -11,7 +11,7 @@
 
 #include "directory.hpp"
 #include "error.hpp"
-#include "pool.hpp"
+#include "owned_pool.hpp"
 #include "stop.hpp"
 
 namespace sac {
@@ -109,7 +109,7 @@ std::shared_ptr<Pool> finish(Extent meta, std::vector<Extent> data, bool create,
         d->prefault();
     if (create)
         Media::create(*m, *d);
-    return std::make_shared<Pool>(std::move(m), std::move(d), std::move(lock));
+    return std::make_shared<OwnedPool>(std::move(m), std::move(d), std::move(lock));
 }
 
 std::shared_ptr<Pool> in_memory(const sac_pool_options &o) {

@@ -46,11 +46,15 @@ std::string format(const char *fmt, ...) {
     return text;
 }
 
+std::string errno_text(int number) {
+    char buffer[128] = "";
+    return error_text(strerror_r(number, buffer, sizeof buffer), buffer);
+}
+
 void throw_errno(const std::string &object, const char *what, const char *advice) {
     const int number = errno;
-    char buffer[128] = "";
-    const char *text = error_text(strerror_r(number, buffer, sizeof buffer), buffer);
-    std::string message = format("%s: %s: %s.", object.c_str(), what, text);
+    std::string message =
+        format("%s: %s: %s.", object.c_str(), what, errno_text(number).c_str());
     if (*advice != '\0') {
         message += ' ';
         message += advice;

@@ -30,6 +30,9 @@ public:
 // printf into a std::string.
 [[gnu::format(printf, 1, 2)]] std::string format(const char *fmt, ...);
 
+// What a system call's error number means.
+std::string errno_text(int number);
+
 // SAC_E_SYSTEM with errno and its text: "<object>: <what>: <strerror>. <advice>".
 [[noreturn]] void throw_errno(const std::string &object, const char *what,
                               const char *advice = "");

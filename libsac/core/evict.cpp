@@ -10,14 +10,14 @@
 namespace sac {
 
 void CacheControl::drain() noexcept {
-    for (PinTable *t : pins_)
+    for (const auto &t : pins_)
         t->drain([&](std::uint32_t slot) {
-            if (slot >= index_.capacity())
+            if (slot >= index_->capacity())
                 return;
             const std::uint8_t part = chunk_part_[slot / block_.chunk_slots];
             if (part == kNoChunk || !committed(slot, part))
                 return;
-            Record &r = index_.record(slot);
+            Record &r = index_->record(slot);
             r.stamp = ++clock_;
             if (r.children == 0)
                 policy_[part]->used(slot);
@@ -25,7 +25,7 @@ void CacheControl::drain() noexcept {
 }
 
 bool CacheControl::committed(std::uint32_t slot, std::uint32_t part) const noexcept {
-    const std::uint64_t word = index_.record(slot).word.load(std::memory_order_relaxed);
+    const std::uint64_t word = index_->record(slot).word.load(std::memory_order_relaxed);
     return (word & Record::kAbsent) == 0 && (word & Record::kGeneration) != 0 &&
            ((word & Record::kTailBit) != 0) == (part == kTailPart);
 }
@@ -43,7 +43,7 @@ std::uint64_t CacheControl::evict_part(std::uint32_t part, std::uint64_t count) 
             looks = std::min(looks + 1, policy.leaves() + 1);  // its parent may be a leaf now
         } else {
             // In use this very moment: as good as just used.
-            index_.record(slot).stamp = ++clock_;
+            index_->record(slot).stamp = ++clock_;
             policy.used(slot);
         }
     }
@@ -51,7 +51,7 @@ std::uint64_t CacheControl::evict_part(std::uint32_t part, std::uint64_t count) 
 }
 
 bool CacheControl::try_evict(std::uint32_t slot, std::uint32_t part) noexcept {
-    Record &r = index_.record(slot);
+    Record &r = index_->record(slot);
     SAC_STOP("evict.begin");
     r.word.fetch_or(Record::kMark, std::memory_order_seq_cst);
     const std::uint64_t generation = pinned(slot) ? 0 : next_generation();
@@ -73,7 +73,7 @@ bool CacheControl::try_evict(std::uint32_t slot, std::uint32_t part) noexcept {
 void CacheControl::evict_tail(std::uint32_t body) noexcept {
     std::uint64_t word = 0;
     const std::uint32_t tail =
-        geometry_.has_tail() ? index_.find(index_.key(body), kTailPart, word) : kNoSlot;
+        geometry_.has_tail() ? index_->find(index_->key(body), kTailPart, word) : kNoSlot;
     if (tail != kNoSlot)
         (void)try_evict(tail, kTailPart);
 }
@@ -91,18 +91,18 @@ void CacheControl::take_out(std::uint32_t slot, std::uint32_t part,
                             std::uint64_t generation) noexcept {
     const fmt::PageHeader *const h = header(slot);
     event(SAC_EVENT_REMOVED, slot, part,
-          index_.record(slot).word.load(std::memory_order_relaxed) & Record::kGeneration,
+          index_->record(slot).word.load(std::memory_order_relaxed) & Record::kGeneration,
           h->key, h->parent);
     const std::uint64_t tail = part == kTailPart ? Record::kTailBit : 0;
-    index_.remove(slot, Record::kAbsent | tail | generation);
+    index_->remove(slot, Record::kAbsent | tail | generation);
     SAC_STOP("evict.raised");
     clear_header(slot, generation);
-    Record &r = index_.record(slot);
+    Record &r = index_->record(slot);
     if (r.children == 0)
         policy_[part]->remove(slot);
     r.children = 0;  // they do not point here any more
     if (r.parent != kNoSlot) {
-        Record &p = index_.record(r.parent);
+        Record &p = index_->record(r.parent);
         if (--p.children == 0)
             policy_[kBodyPart]->add(r.parent);
         r.parent = kNoSlot;
@@ -114,10 +114,10 @@ void CacheControl::take_out(std::uint32_t slot, std::uint32_t part,
 std::vector<bool> CacheControl::parents(const std::vector<std::uint32_t> &victims) const {
     std::vector<bool> out;
     for (const std::uint32_t v : victims) {
-        if (index_.record(v).children == 0)
+        if (index_->record(v).children == 0)
             continue;
         if (out.empty())
-            out.resize(index_.capacity());
+            out.resize(index_->capacity());
         out[v] = true;
     }
     return out;
@@ -130,7 +130,7 @@ void CacheControl::detach_children(const std::vector<bool> &leaving) noexcept {
     each_slot([&](std::uint32_t slot, std::uint32_t part) {
         if (part != kBodyPart || !committed(slot, part))
             return;
-        std::uint32_t &parent = index_.record(slot).parent;
+        std::uint32_t &parent = index_->record(slot).parent;
         if (parent != kNoSlot && leaving[parent])
             parent = kNoSlot;
     });
@@ -145,9 +145,9 @@ void CacheControl::force_out(const std::vector<std::uint32_t> &victims) {
         std::uint64_t generation = next_generation();
         if (generation == 0)  // its own is as good: absent, it is nobody's
             generation =
-                index_.record(slot).word.load(std::memory_order_relaxed) & Record::kGeneration;
+                index_->record(slot).word.load(std::memory_order_relaxed) & Record::kGeneration;
         take_out(slot, part, generation);
-        forced_.fetch_add(1, std::memory_order_acq_rel);
+        index_->count_forced();
         free_unread(slot, part);
     }
 }
@@ -167,11 +167,11 @@ bool CacheControl::take_back(const Run &run, std::uint32_t part) {
     const std::vector<bool> leaving = parents(victims);
     // From here to the release nothing fails, so that no mark stays behind.
     for (const std::uint32_t v : victims)
-        index_.record(v).word.fetch_or(Record::kMark, std::memory_order_seq_cst);
+        index_->record(v).word.fetch_or(Record::kMark, std::memory_order_seq_cst);
     if (std::any_of(victims.begin(), victims.end(),
                     [&](std::uint32_t v) { return pinned(v); })) {
         for (const std::uint32_t v : victims)
-            index_.record(v).word.fetch_and(~Record::kMark, std::memory_order_seq_cst);
+            index_->record(v).word.fetch_and(~Record::kMark, std::memory_order_seq_cst);
         return false;
     }
     detach_children(leaving);
@@ -222,10 +222,10 @@ void CacheControl::drop_dead() {
 
 bool CacheControl::good(std::uint32_t slot, std::uint32_t part) const {
     const fmt::PageHeader *const h = header(slot);
-    const std::uint64_t word = index_.record(slot).word.load(std::memory_order_relaxed);
+    const std::uint64_t word = index_->record(slot).word.load(std::memory_order_relaxed);
     const std::uint64_t at = page_offset(slot, part);
     return header_valid(h, slot, part) && h->generation == (word & Record::kGeneration) &&
-           std::memcmp(h->key, index_.key(slot).w, sizeof h->key) == 0 &&
+           std::memcmp(h->key, index_->key(slot).w, sizeof h->key) == 0 &&
            (!(h->flags & fmt::kHasDataCrc) ||
             geometry_.crc(part, media_.data().data() + at) == h->data_crc) &&
            media_.data().guard().next_dead(at) >= at + geometry_.part_bytes[part];
@@ -237,7 +237,7 @@ CacheControl::drop_bad(const std::vector<std::pair<std::uint32_t, std::uint64_t>
     std::vector<std::uint32_t> victims;
     for (const auto &[slot, generation] : bad) {
         const std::uint8_t part = chunk_part_[slot / block_.chunk_slots];
-        const std::uint64_t word = index_.record(slot).word.load(std::memory_order_relaxed);
+        const std::uint64_t word = index_->record(slot).word.load(std::memory_order_relaxed);
         if (part != kNoChunk && committed(slot, part) &&
             (word & Record::kGeneration) == generation)
             victims.push_back(slot);
@@ -264,7 +264,7 @@ void CacheControl::verify(std::uint64_t &checked, std::uint64_t &dropped) {
             ++checked;
             if (!good(slot, part))
                 bad.emplace_back(slot,
-                                 index_.record(slot).word.load(std::memory_order_relaxed) &
+                                 index_->record(slot).word.load(std::memory_order_relaxed) &
                                      Record::kGeneration);
         }
         if (bad.size() >= kAtOnce || (chunk + 1 == chunk_part_.size() && !bad.empty())) {

@@ -32,7 +32,7 @@ struct FaultGuard::Range {
 
 namespace {
 
-constexpr std::size_t kRanges = 1024;
+constexpr std::size_t kRanges = std::size_t{1} << 16;
 
 struct Entry {
     std::atomic<std::uint32_t> version{0};
@@ -43,6 +43,7 @@ struct Entry {
 
 constinit std::array<Entry, kRanges> entries{};
 constinit std::atomic<std::size_t> entries_used{0};  // all entries from here on are free
+constinit std::atomic<std::size_t> entries_hint{0};  // where a free one is likely
 constinit struct sigaction previous{};               // set before the handler is installed
 
 // The faulting load, or the one that found the zero page, comes before what follows. Loads
@@ -163,7 +164,9 @@ FaultGuard::FaultGuard(void *base, std::size_t bytes) : range_(std::make_unique<
     range.blocks = (bytes - 1) / kBlockBytes + 1;
     range.dead = std::make_unique<std::atomic<std::uint64_t>[]>((range.blocks + 63) / 64);
     range.epoch = fork_epoch();
-    for (std::size_t i = 0; i < kRanges; ++i) {
+    const std::size_t hint = entries_hint.load(std::memory_order_relaxed);
+    for (std::size_t n = 0; n < kRanges; ++n) {
+        const std::size_t i = (hint + n) % kRanges;
         Entry &entry = entries[i];
         std::uint32_t version = entry.version.load(std::memory_order_acquire);
         // An entry inherited over fork is as good as free.
@@ -182,6 +185,7 @@ FaultGuard::FaultGuard(void *base, std::size_t bytes) : range_(std::make_unique<
         entry.epoch.store(range.epoch, std::memory_order_release);
         entry.range.store(&range, std::memory_order_release);
         entry.version.store(version + 2, std::memory_order_release);
+        entries_hint.store(i + 1, std::memory_order_relaxed);
         std::size_t used = entries_used.load(std::memory_order_relaxed);
         while (used < i + 1 &&
                !entries_used.compare_exchange_weak(used, i + 1, std::memory_order_acq_rel)) {
@@ -205,6 +209,7 @@ FaultGuard::~FaultGuard() {
     entry.end.store(0, std::memory_order_release);
     entry.range.store(nullptr, std::memory_order_release);
     entry.version.store(version + 2, std::memory_order_release);
+    entries_hint.store(range_->entry, std::memory_order_relaxed);
 }
 
 std::uint64_t FaultGuard::faults() const noexcept {

@@ -22,7 +22,7 @@ constexpr std::size_t kBlockBytes = std::size_t{2} << 20;
 // In a forked child the parent's guards do not act.
 class FaultGuard {
 public:
-    // base: multiple of the page size; blocks are counted from it. At most 1024 ranges a
+    // base: multiple of the page size; blocks are counted from it. At most 65536 ranges a
     // process, which do not overlap. Throws Error: SAC_E_ARG, SAC_E_NO_MEMORY (the table is
     // full), SAC_E_SYSTEM.
     FaultGuard(void *base, std::size_t bytes);

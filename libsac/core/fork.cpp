@@ -18,7 +18,7 @@ namespace sac {
 namespace {
 
 constexpr int kFree = -1, kTaken = -2;
-constexpr std::size_t kSlots = 4096;
+constexpr std::size_t kSlots = std::size_t{1} << 16;
 
 // fd: the number, kFree, or kTaken while a constructor fills the other two. The file's
 // identity tells the child whether the number still means that file: at the fork another
@@ -90,7 +90,7 @@ Fd::Fd(int fd) {
     } else if (fstat(fd, &file) != 0) {
         throw_errno(format("fd %d", fd), "Cannot take the fd over");
     } else if ((slot_ = take_slot()) < 0) {
-        full = "4096 files of pools are open already. Close pools that are not needed.";
+        full = "65536 files of pools are open already. Close pools that are not needed.";
     }
     if (full != nullptr) {
         close(fd);  // it is ours, and no destructor will run

@@ -16,7 +16,7 @@ std::uint64_t fork_epoch() noexcept;
 class Fd {
 public:
     Fd() noexcept = default;
-    // Takes ownership, of a negative number nothing. Throws Error(SAC_E_NO_MEMORY) if 4096
+    // Takes ownership, of a negative number nothing. Throws Error(SAC_E_NO_MEMORY) if 65536
     // are held (fd is closed then), Error(SAC_E_SYSTEM) if fd is not open. A fork by another
     // thread between open() and this constructor leaves the child with the fd.
     explicit Fd(int fd);

@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 namespace sac::fmt {
 
 constexpr std::uint32_t kMajor = 1;
-constexpr std::uint32_t kMinor = 0;
+constexpr std::uint32_t kMinor = 1;
 constexpr char kPoolMagic[8] = {'S', 'A', 'C', 'P', 'O', 'O', 'L', 0};
 constexpr char kNamespaceMagic[8] = {'S', 'A', 'C', 'N', 'A', 'M', 'E', 0};
 
@@ -119,6 +119,8 @@ inline bool decode_slab(const std::uint8_t pool[16], std::uint32_t extent, std::
 
 // ---- namespace ----------------------------------------------------------------------
 
+constexpr std::uint32_t kPrivate = 0600;  // a namespace's mode where none is given
+
 enum NamespaceState : std::uint32_t { kLive = 1, kDropping = 2 };
 
 struct NamespaceBlock {
@@ -137,10 +139,19 @@ struct NamespaceBlock {
     std::uint32_t chunk_slots;  // slot numbers a chunk takes: the larger of the two
     std::uint32_t state;
     std::uint8_t layout_hash[32];
-    std::uint8_t reserved[160];
+    std::uint32_t uid, gid, mode, policy;
+    std::uint8_t reserved[144];
     sac_plane planes[SAC_MAX_PLANES];
     std::uint8_t reserved2[32768 - 512 - SAC_MAX_PLANES * sizeof(sac_plane) - 4];
     std::uint32_t crc;
+
+    // The one field that changes while others read it.
+    std::uint64_t quota() const noexcept {
+        return __atomic_load_n(&max_bytes, __ATOMIC_RELAXED);
+    }
+    void set_quota(std::uint64_t bytes) noexcept {
+        __atomic_store_n(&max_bytes, bytes, __ATOMIC_RELAXED);
+    }
 };
 static_assert(sizeof(sac_plane) == 144);
 static_assert(offsetof(NamespaceBlock, planes) == 512);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cinttypes>
 #include <shared_mutex>
 #include <vector>
@@ -123,6 +124,7 @@ std::uint64_t find_dead(const Mapping &data, std::span<const GatherJob> jobs,
 
 void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t flags,
             std::uint32_t threads, std::uint64_t &failed) {
+    const auto begin = std::chrono::steady_clock::now();
     ns.check();
     failed = reqs.size();
     if (flags & ~static_cast<std::uint32_t>(SAC_GATHER_STREAM))
@@ -158,18 +160,22 @@ void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t f
     for (const Prefix *p : prefixes)
         p->check_current();
 
-    const Mapping &data = ns.media().data();
+    const Mapping &data = ns.backing().data();
     const unsigned n = copy_threads(threads, bytes);
     const bool stream = flags & SAC_GATHER_STREAM;
     copy_jobs(jobs, rows, n, stream);
-    ns.counters.rows_gathered.fetch_add(rows - absent, std::memory_order_relaxed);
-    ns.counters.bytes_gathered.fetch_add(copied, std::memory_order_relaxed);
+    PinTable &table = prefixes.front()->view().pins();
+    PinTable::Counters &counters = table.counters();
+    counters.gathers.fetch_add(1, std::memory_order_relaxed);
+    counters.rows_gathered.fetch_add(rows - absent, std::memory_order_relaxed);
+    counters.bytes_gathered.fetch_add(copied, std::memory_order_relaxed);
+    table.latency(PinTable::kGather).add(begin);
 
     if (data.guard().faults() != 0) {
         std::uint64_t offset = 0;
         failed = find_dead(data, jobs, offset);
         if (failed != jobs.size()) {
-            ns.control().drop_dead();
+            ns.authority().drop_dead();
             const GatherJob &j = jobs[failed];
             data.check_alive(offset, j.row_bytes);
         }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "error.hpp"
+
 namespace sac {
 namespace {
 
@@ -17,8 +19,16 @@ std::uint64_t chunk_count(std::uint64_t capacity, std::uint32_t chunk_slots) {
 }
 
 std::uint64_t memory_bytes(std::uint64_t capacity, std::uint32_t chunk_slots) {
-    return bucket_count(capacity) * 64 + capacity * sizeof(Record) +
+    return 4096 + bucket_count(capacity) * 64 + capacity * sizeof(Record) +
            chunk_count(capacity, chunk_slots) * 8;
+}
+
+constexpr char kMagic[8] = {'S', 'A', 'C', 'I', 'N', 'D', 'X', 0};
+
+Memory memory(std::uint64_t bytes, bool shared) {
+    if (!shared)
+        return Memory(bytes);
+    return Memory(Memory::memfd(bytes, "sac-index"), bytes, true, "index");
 }
 
 // 64x64 -> 128 bit product, folded: every input bit reaches every output bit.
@@ -36,16 +46,73 @@ Key Key::load(const std::uint8_t *bytes) noexcept {
     return k;
 }
 
-Index::Index(std::uint64_t capacity, std::uint32_t chunk_slots, std::uint64_t seed)
+Index::Index(std::uint64_t capacity, std::uint32_t chunk_slots, std::uint64_t seed,
+             std::uint64_t incarnation, bool shared)
     : capacity_(capacity), buckets_(bucket_count(capacity)), chunk_slots_(chunk_slots),
       seed_{fold(seed ^ 0x9e3779b97f4a7c15, 0xd6e8feb86659fd93),
             fold(seed ^ 0xbf58476d1ce4e5b9, 0xa0761d6478bd642f)},
-      memory_(memory_bytes(capacity, chunk_slots)) {
+      memory_(memory(memory_bytes(capacity, chunk_slots), shared)) {
     // The memory is zeros: empty buckets. A record's word of 0 reads as generation 0, which
     // no page ever has.
-    bucket_ = reinterpret_cast<Bucket *>(memory_.data());
-    records_ = reinterpret_cast<Record *>(memory_.data() + buckets_ * sizeof(Bucket));
-    chunks_ = reinterpret_cast<std::atomic<std::uint64_t> *>(records_ + capacity);
+    place();
+    write_head(incarnation << 32);
+}
+
+Index::Index(const Index &other, std::uint64_t capacity)
+    : capacity_(capacity), buckets_(bucket_count(capacity)), chunk_slots_(other.chunk_slots_),
+      seed_{other.seed_[0], other.seed_[1]},
+      memory_(memory(memory_bytes(capacity, chunk_slots_), other.fd() >= 0)) {
+    place();
+    write_head(other.forced());
+    for (std::uint32_t slot = 0; slot < other.capacity_; ++slot) {
+        const Record &from = other.records_[slot];
+        const std::uint64_t word = from.word.load(std::memory_order_relaxed);
+        if (word == 0)
+            continue;
+        Record &to = records_[slot];
+        for (int i = 0; i < 4; ++i)
+            to.key[i].store(from.key[i].load(std::memory_order_relaxed),
+                            std::memory_order_relaxed);
+        to.stamp = from.stamp, to.parent = from.parent, to.children = from.children;
+        to.colder = from.colder, to.hotter = from.hotter;
+        to.word.store(word, std::memory_order_relaxed);
+        if (!(word & Record::kAbsent))
+            enter(hash(key(slot), word & Record::kTailBit ? 1 : 0), slot);
+    }
+    for (std::uint64_t c = 0; c < chunk_count(other.capacity_, chunk_slots_); ++c)
+        set_chunk(c, other.chunks_[c].load(std::memory_order_relaxed));
+}
+
+Index::Index(Fd file, std::uint64_t bytes, const std::string &name)
+    : memory_(std::move(file), bytes, false, name) {
+    const Head &h = head();
+    const auto corrupt = [&](const char *what) {
+        throw Error(SAC_E_CORRUPT, name,
+                    format("the index of %s that the daemon gave is not usable: %s",
+                           name.c_str(), what));
+    };
+    if (bytes < sizeof(Head) || std::memcmp(h.magic, kMagic, sizeof h.magic) != 0)
+        corrupt("it is no index");
+    capacity_ = h.capacity, buckets_ = h.buckets, chunk_slots_ = h.chunk_slots;
+    seed_[0] = h.seed[0], seed_[1] = h.seed[1];
+    if (capacity_ == 0 || capacity_ >= kNoSlot || chunk_slots_ == 0 ||
+        buckets_ != bucket_count(capacity_) || bytes < memory_bytes(capacity_, chunk_slots_))
+        corrupt("its sizes do not fit together");
+    place();
+}
+
+void Index::place() noexcept {
+    bucket_ = reinterpret_cast<Bucket *>(memory_.data() + sizeof(Head));
+    records_ = reinterpret_cast<Record *>(bucket_ + buckets_);
+    chunks_ = reinterpret_cast<std::atomic<std::uint64_t> *>(records_ + capacity_);
+}
+
+void Index::write_head(std::uint64_t forced) noexcept {
+    Head &h = head();
+    std::memcpy(h.magic, kMagic, sizeof h.magic);
+    h.capacity = capacity_, h.buckets = buckets_, h.chunk_slots = chunk_slots_;
+    h.seed[0] = seed_[0], h.seed[1] = seed_[1];
+    h.forced.store(forced, std::memory_order_release);
 }
 
 std::uint64_t Index::hash(const Key &key, std::uint32_t part) const noexcept {
@@ -153,7 +220,10 @@ void Index::insert(std::uint32_t slot, const Key &key, std::uint64_t word) noexc
         r.key[i].store(key.w[i], std::memory_order_release);
     // seq_cst, as every change of the word: the pin protocol orders it against the pin counts.
     r.word.store(word, std::memory_order_seq_cst);
-    const std::uint64_t h = hash(key, word & Record::kTailBit ? 1 : 0);
+    enter(hash(key, word & Record::kTailBit ? 1 : 0), slot);
+}
+
+void Index::enter(std::uint64_t h, std::uint32_t slot) noexcept {
     const std::uint64_t entry = h << 32 | (slot + std::uint64_t{1});
     for (std::uint64_t b = home(h);; b = b + 1 == buckets_ ? 0 : b + 1) {
         for (auto &e : bucket_[b].entry) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "mapping.hpp"
 #include "sac.h"
@@ -38,12 +39,26 @@ constexpr std::uint32_t kNoSlot = UINT32_MAX;
 
 class Index {
 public:
-    // Room for slots 0 .. capacity-1, in chunks of chunk_slots slot numbers.
-    Index(std::uint64_t capacity, std::uint32_t chunk_slots, std::uint64_t seed);
+    // Room for slots 0 .. capacity-1, in chunks of chunk_slots slot numbers. shared: in a memfd
+    // that other processes may map.
+    Index(std::uint64_t capacity, std::uint32_t chunk_slots, std::uint64_t seed,
+          std::uint64_t incarnation, bool shared);
+    // What is in another one, which has less room. Slots keep their numbers.
+    Index(const Index &other, std::uint64_t capacity);
+    // Another process' index, to read. Throws Error: SAC_E_CORRUPT, SAC_E_VERSION,
+    // SAC_E_SYSTEM.
+    Index(Fd file, std::uint64_t bytes, const std::string &name);
 
     std::uint64_t capacity() const noexcept { return capacity_; }
     std::uint64_t bytes() const noexcept { return memory_.bytes(); }
+    int fd() const noexcept { return memory_.file().get(); }  // -1: in this process only
     Record &record(std::uint32_t slot) const noexcept { return records_[slot]; }
+    // Changes when pages left although they may be pinned, and differs between incarnations
+    // of the pool.
+    std::uint64_t forced() const noexcept {
+        return head().forced.load(std::memory_order_acquire);
+    }
+    void count_forced() noexcept { head().forced.fetch_add(1, std::memory_order_acq_rel); }
 
     // ---- readers, any thread
     // The slot that holds the key, with its generation word (kAbsent never set), or kNoSlot.
@@ -70,6 +85,16 @@ public:
 
 private:
     static constexpr int kEntries = 7;
+    struct Head {
+        char magic[8];
+        std::uint64_t capacity, buckets;
+        std::uint32_t chunk_slots, reserved;
+        std::uint64_t seed[2];
+        std::uint8_t pad[16];
+        std::atomic<std::uint64_t> forced;  // at 64
+        std::uint8_t pad2[4096 - 72];
+    };
+    static_assert(sizeof(Head) == 4096);
     struct alignas(64) Bucket {
         // Low half: slot + 1 (0: empty); high half: tag. Never moved once written, so a
         // reader needs no lock: what it finds it checks against the record.
@@ -77,6 +102,10 @@ private:
         std::atomic<std::uint64_t> passed;  // entries that found this bucket full
     };
 
+    Head &head() const noexcept { return *reinterpret_cast<Head *>(memory_.data()); }
+    void place() noexcept;
+    void write_head(std::uint64_t forced) noexcept;
+    void enter(std::uint64_t hash, std::uint32_t slot) noexcept;
     std::uint64_t hash(const Key &key, std::uint32_t part) const noexcept;
     std::uint64_t home(std::uint64_t hash) const noexcept {
         return (hash >> 32) * buckets_ >> 32;

@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -24,41 +26,79 @@ std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) 
 // Older headers lack it; the number is ABI (Linux 5.14).
 constexpr int kPopulateWrite = 23;
 
+constexpr std::size_t kMostExtents = 64;  // of docs/format.md
+// Addresses for extents to come. Costs nothing but the numbers.
+constexpr std::uint64_t kHeadroom = std::uint64_t{1} << 40;
+
 }  // namespace
 
-Mapping::Mapping(std::vector<Extent> extents)
-    : extents_(std::move(extents)), epoch_(fork_epoch()) {
+Mapping::Mapping(std::vector<Extent> extents, bool writable)
+    : extents_(std::move(extents)), writable_(writable), epoch_(fork_epoch()) {
+    std::uint64_t end = 0;
     for (Extent &e : extents_) {
-        e.offset = bytes_;
+        e.offset = end;
         // Every extent begins on a huge-page boundary of the range.
-        bytes_ += round_up(e.bytes, kHuge);
+        end += round_up(e.bytes, kHuge);
     }
-    reserved_bytes_ = bytes_ + kHuge;
-    void *const hold = mmap(nullptr, reserved_bytes_, PROT_NONE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    extents_.reserve(std::max(extents_.size(), kMostExtents));
+    count_ = extents_.size(), bytes_ = end;
+    // Only files can be joined by others; where addresses are limited, do without.
+    const bool files = !extents_.empty() && extents_.front().fd;
+    void *hold = MAP_FAILED;
+    for (const std::uint64_t more : {files ? kHeadroom : 0, std::uint64_t{0}}) {
+        reserved_bytes_ = end + more + kHuge;
+        hold = mmap(nullptr, reserved_bytes_, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (hold != MAP_FAILED)
+            break;
+    }
     if (hold == MAP_FAILED)
         throw_errno("address range", "cannot reserve the addresses for the pool",
                     "Raise the limit on virtual memory (ulimit -v).");
     reserved_ = static_cast<std::uint8_t *>(hold);
     const auto at = reinterpret_cast<std::uintptr_t>(reserved_);
-    base_ = reserved_ + (round_up(at, kHuge) - at);
+    const std::uint64_t skip = round_up(at, kHuge) - at;
+    base_ = reserved_ + skip;
     try {
-        for (const Extent &e : extents_) {
-            void *const want = base_ + e.offset;
-            const int flags = e.fd ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-            if (mmap(want, e.bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, e.fd.get(), 0) ==
-                MAP_FAILED)
-                throw_errno(e.name, "cannot map the extent");
-            // Refused by kernels and files without huge pages: page_size_obtained() tells.
-            (void)madvise(want, e.bytes, MADV_HUGEPAGE);
-        }
+        for (const Extent &e : extents_)
+            map(e);
         if (madvise(reserved_, reserved_bytes_, MADV_DONTFORK) != 0)
             throw_errno("address range", "cannot keep the pool out of forked children");
-        guard_ = std::make_unique<FaultGuard>(base_, bytes_);
+        guard_ = std::make_unique<FaultGuard>(base_, (reserved_bytes_ - skip) / kHuge * kHuge);
     } catch (...) {
         munmap(reserved_, reserved_bytes_);
         throw;
     }
+}
+
+void Mapping::map(const Extent &e) const {
+    void *const want = base_ + e.offset;
+    const int flags = e.fd ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    const int rights = writable_ ? PROT_READ | PROT_WRITE : PROT_READ;
+    if (mmap(want, e.bytes, rights, flags | MAP_FIXED, e.fd.get(), 0) == MAP_FAILED)
+        throw_errno(e.name, "cannot map the extent");
+    // Refused by kernels and files without huge pages: page_size_obtained() tells.
+    (void)madvise(want, e.bytes, MADV_HUGEPAGE);
+    if (madvise(want, e.bytes, MADV_DONTFORK) != 0)
+        throw_errno(e.name, "cannot keep the extent out of forked children");
+}
+
+void Mapping::append(Extent e) {
+    const std::uint64_t room = reserved_bytes_ - static_cast<std::uint64_t>(base_ - reserved_);
+    if (extents_.size() == kMostExtents)
+        throw Error(
+            SAC_E_ARG, e.name,
+            format("%s: a pool has at most %zu data extents", e.name.c_str(), kMostExtents));
+    e.offset = bytes();
+    if (round_up(e.bytes, kHuge) > room - bytes())
+        throw Error(SAC_E_NO_MEMORY, e.name,
+                    format("%s: no addresses are left behind the pool for it; open the pool "
+                           "anew to use it",
+                           e.name.c_str()));
+    map(e);
+    bytes_ += round_up(e.bytes, kHuge);
+    extents_.push_back(std::move(e));
+    count_ = extents_.size();
 }
 
 Mapping::~Mapping() {
@@ -101,7 +141,7 @@ void Mapping::discard(std::uint64_t offset, std::uint64_t bytes) const noexcept 
 
 void Mapping::prefault() {
     constexpr std::uint64_t kStep = std::uint64_t{64} << 20;
-    for (const Extent &e : extents_) {
+    for (const Extent &e : extents()) {
         for (std::uint64_t at = 0; at < e.bytes; at += kStep) {
             std::uint8_t *const from = base_ + e.offset + at;
             const std::uint64_t n = std::min(kStep, e.bytes - at);
@@ -132,7 +172,7 @@ std::uint64_t Mapping::page_size_obtained() const {
     std::FILE *const f = std::fopen("/proc/self/smaps", "re");
     if (!f)
         throw_errno("/proc/self/smaps", "cannot read the page sizes");
-    const auto from = reinterpret_cast<std::uintptr_t>(base_), to = from + bytes_;
+    const auto from = reinterpret_cast<std::uintptr_t>(base_), to = from + bytes();
     std::uint64_t resident = 0, huge = 0, unit = 0;
     bool ours = false;
     char line[512];
@@ -159,8 +199,8 @@ std::uint64_t Mapping::page_size_obtained() const {
 }
 
 const Extent &Mapping::locate(std::uint64_t offset, std::uint64_t &within) const {
-    const Extent *found = &extents_.front();
-    for (const Extent &e : extents_)
+    const Extent *found = &extents().front();
+    for (const Extent &e : extents())
         if (e.offset <= offset)
             found = &e;
     within = offset - found->offset;
@@ -195,9 +235,42 @@ Memory::Memory(std::uint64_t bytes)
     (void)madvise(base_, bytes_, MADV_DONTFORK);
 }
 
-Memory::~Memory() {
-    if (epoch_ == fork_epoch())
+Memory::Memory(Fd file, std::uint64_t bytes, bool writable, const std::string &name)
+    : file_(std::move(file)), bytes_(round_up(std::max<std::uint64_t>(bytes, 1), 4096)),
+      epoch_(fork_epoch()) {
+    void *const p = mmap(nullptr, bytes_, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                         MAP_SHARED, file_.get(), 0);
+    if (p == MAP_FAILED)
+        throw_errno(name, "cannot map it");
+    base_ = static_cast<std::uint8_t *>(p);
+    try {
+        (void)madvise(base_, bytes_, MADV_HUGEPAGE);
+        if (madvise(base_, bytes_, MADV_DONTFORK) != 0)
+            throw_errno(name, "cannot keep it out of forked children");
+        guard_ = std::make_unique<FaultGuard>(base_, bytes_);
+    } catch (...) {
         munmap(base_, bytes_);
+        throw;
+    }
+}
+
+Fd Memory::memfd(std::uint64_t bytes, const char *name) {
+    Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!fd)
+        throw_errno(name, "cannot make a memfd");
+    // Mode 0777 by default: whoever has a read-only fd could open it again to write.
+    if (fchmod(fd.get(), 0600) != 0 ||
+        ftruncate(fd.get(), static_cast<off_t>(round_up(bytes, 4096))) != 0 ||
+        fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+        throw_errno(name, "cannot give the memfd its size");
+    return fd;
+}
+
+Memory::~Memory() {
+    if (epoch_ != fork_epoch())
+        return;
+    guard_.reset();
+    munmap(base_, bytes_);
 }
 
 }  // namespace sac

@@ -2,9 +2,11 @@
 // Extents mapped one after the other into one address range, guarded against SIGBUS.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,16 +26,23 @@ struct Extent {
 // Not unmapped in a forked child, where the range never existed (MADV_DONTFORK).
 class Mapping {
 public:
-    // Maps all extents writable, files shared. Throws Error(SAC_E_SYSTEM).
-    explicit Mapping(std::vector<Extent> extents);
+    // Maps all extents, files shared. Throws Error(SAC_E_SYSTEM).
+    explicit Mapping(std::vector<Extent> extents, bool writable = true);
     ~Mapping();
     Mapping(const Mapping &) = delete;
     Mapping &operator=(const Mapping &) = delete;
 
     std::uint8_t *data() const noexcept { return base_; }
-    std::uint64_t bytes() const noexcept { return bytes_; }
-    const std::vector<Extent> &extents() const noexcept { return extents_; }
+    std::uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_acquire); }
+    std::span<const Extent> extents() const noexcept {
+        return {extents_.data(), count_.load(std::memory_order_acquire)};
+    }
     const FaultGuard &guard() const noexcept { return *guard_; }
+
+    // Maps one more extent behind the others, where addresses were kept free for it. No other
+    // append may run meanwhile; everything else may. Throws Error: SAC_E_ARG (too many),
+    // SAC_E_NO_MEMORY (no addresses left), SAC_E_SYSTEM.
+    void append(Extent extent);
 
     // Touches every page. Throws Error(SAC_E_NO_SPACE) where a file's file system is full,
     // Error(SAC_E_SYSTEM) where memory runs out.
@@ -53,28 +62,43 @@ public:
     void check_alive(std::uint64_t offset, std::uint64_t bytes) const;
 
 private:
-    std::vector<Extent> extents_;
+    void map(const Extent &extent) const;
+
+    std::vector<Extent> extents_;  // with room for all that may come: never moved
+    std::atomic<std::size_t> count_{0};
+    bool writable_;
     std::uint8_t *base_ = nullptr;
     std::uint8_t *reserved_ = nullptr;
-    std::uint64_t bytes_ = 0, reserved_bytes_ = 0;
+    std::atomic<std::uint64_t> bytes_{0};
+    std::uint64_t reserved_bytes_ = 0;
     std::uint64_t epoch_;
     std::unique_ptr<FaultGuard> guard_;
 };
 
-// A private zeroed mapping, not inherited by fork, given on first touch.
+// A zeroed mapping, given on first touch, not inherited by fork: private, or of a file that
+// other processes map as well.
 class Memory {
 public:
+    // Private. Throws Error(SAC_E_NO_MEMORY).
     explicit Memory(std::uint64_t bytes);
+    // The first bytes of a file. Guarded: should another process cut it short, it reads as
+    // zeros from then on. Throws Error(SAC_E_SYSTEM).
+    Memory(Fd file, std::uint64_t bytes, bool writable, const std::string &name);
+    // A new memfd that only this user can open again, and nobody can resize.
+    static Fd memfd(std::uint64_t bytes, const char *name);
     ~Memory();
     Memory(const Memory &) = delete;
     Memory &operator=(const Memory &) = delete;
     std::uint8_t *data() const noexcept { return base_; }
     std::uint64_t bytes() const noexcept { return bytes_; }
+    const Fd &file() const noexcept { return file_; }
 
 private:
+    Fd file_;
     std::uint8_t *base_;
     std::uint64_t bytes_;
     std::uint64_t epoch_;
+    std::unique_ptr<FaultGuard> guard_;
 };
 
 }  // namespace sac

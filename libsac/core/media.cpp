@@ -86,8 +86,7 @@ void Media::create(Mapping &meta, Mapping &data) {
 }
 
 Media::Media(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock)
-    : lock_(std::move(lock)), meta_(std::move(meta)), data_(std::move(data)),
-      epoch_(fork_epoch()) {
+    : Backing(std::move(data)), lock_(std::move(lock)), meta_(std::move(meta)) {
     try {
         load();
         allocate_owned();
@@ -204,14 +203,23 @@ std::uint64_t Media::chunk_offset(const Run &run) const {
     return data_->extents()[run.extent].offset + run.first * fmt::kDataSlab;
 }
 
-std::uint64_t Media::slab_count() const noexcept {
+std::uint64_t Media::slab_count() const {
+    const std::lock_guard lock(mutex_);
     std::uint64_t n = 0;
     for (const SlabTable &t : tables_)
         n += t.count() - 1;
     return n;
 }
 
-std::uint64_t Media::data_bytes() const noexcept { return slab_count() * fmt::kDataSlab; }
+std::vector<std::uint64_t> Media::extent_slabs() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::uint64_t> out;
+    for (const SlabTable &t : tables_)
+        out.push_back(t.count());
+    return out;
+}
+
+std::uint64_t Media::data_bytes() const { return slab_count() * fmt::kDataSlab; }
 
 std::uint64_t Media::free_bytes() const {
     const std::lock_guard lock(mutex_);
@@ -219,6 +227,54 @@ std::uint64_t Media::free_bytes() const {
     for (const SlabTable &t : tables_)
         n += t.free();
     return n * fmt::kDataSlab;
+}
+
+void Media::extend(Extent extent) {
+    const std::string name = extent.name;
+    const std::uint64_t bytes = extent.bytes / fmt::kDataSlab * fmt::kDataSlab;
+    if (bytes < 2 * fmt::kDataSlab)
+        throw Error(SAC_E_ARG, name,
+                    format("%s has %" PRIu64 " bytes: an extent needs 4 MiB at least",
+                           name.c_str(), extent.bytes));
+    const std::lock_guard lock(mutex_);
+    check_writable();
+    const std::uint32_t position = super_.extent_count;
+    if (position == fmt::kMaxExtents)
+        throw Error(SAC_E_ARG, name,
+                    format("the pool has %u data extents, the most it can have", position));
+    const std::uint64_t count = bytes / fmt::kDataSlab;
+    const std::uint64_t slabs = meta_slabs_for(count * 8);
+    const std::uint64_t first = meta_slabs_->find(slabs);
+    if (first == SlabTable::kNone)
+        throw Error(SAC_E_NO_SPACE, name,
+                    format("the pool's metadata has no room for the %" PRIu64
+                           " KiB of the extent's slab table: drop a namespace, or create the "
+                           "pool anew with more metadata",
+                           slabs * (fmt::kMetaSlab >> 10)));
+    data_->append(std::move(extent));
+    const Extent &e = data_->extents().back();
+    const std::uint64_t table = first * fmt::kMetaSlab;
+    allocate(*meta_, table, slabs * fmt::kMetaSlab, meta_->extents().front().name);
+    allocate(*data_, e.offset, fmt::kMetaSlab, name);
+    std::memset(meta_->data() + table, 0, slabs * fmt::kMetaSlab);
+    fmt::Superblock own{};
+    std::memcpy(own.magic, fmt::kPoolMagic, sizeof own.magic);
+    own.major = fmt::kMajor, own.minor = fmt::kMinor;
+    std::memcpy(own.pool, super_.pool, sizeof own.pool);
+    own.kind = fmt::kData, own.position = position;
+    own.bytes = bytes, own.slab_bytes = fmt::kDataSlab;
+    write_superblock(data_->data() + e.offset, own);
+    SlabTable t(reinterpret_cast<std::uint64_t *>(meta_->data() + table), count, super_.pool,
+                position, name);
+    t.set(0, {0, fmt::kSystem, 0});
+    for (std::uint64_t i = 0; i < slabs; ++i)
+        meta_slabs_->set(first + i, {0, fmt::kSystem, first + i});
+    check_writable();
+    super_.extents[position] = {bytes, count, table, {}};
+    ++super_.extent_count;
+    SAC_STOP("extend.prepared");
+    store_superblock();
+    tables_.push_back(std::move(t));
 }
 
 void Media::store_superblock() {
@@ -242,6 +298,10 @@ void Media::unlock() noexcept {
 void Media::take() {
     const std::lock_guard lock(mutex_);
     check_writable();
+    // Of an extension that was cut off before its superblock: no table of ours.
+    for (const std::uint64_t slab : orphans_)
+        meta_slabs_->set(slab, {});
+    orphans_.clear();
     store_superblock();
     check_writable();
 }
@@ -254,15 +314,6 @@ void Media::close_clean() {
         return;  // not clean: the next owner takes it as after a kill
     super_.flags |= fmt::kClean;
     store_superblock();
-}
-
-void Media::check_usable() const {
-    if (epoch_ != fork_epoch())
-        throw Error(
-            SAC_E_FORKED, "pool",
-            "this pool was opened by the parent process; a forked child must open it anew");
-    if (closed())
-        throw Error(SAC_E_CLOSED, "pool", "the pool was closed");
 }
 
 void Media::check_writable() const {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backing.hpp"
 #include "format.hpp"
 #include "mapping.hpp"
 #include "slabs.hpp"
@@ -35,7 +36,7 @@ struct Owned {
     std::vector<Run> runs;
 };
 
-class Media {
+class Media final : public Backing {
 public:
     // Writes superblocks and empty slab tables over extents whose bytes are zero. meta and
     // every data extent must be large enough: meta_bytes_needed(). Throws Error: SAC_E_ARG,
@@ -46,13 +47,9 @@ public:
     // Checks all superblocks and slab tables; writes nothing before take().
     // Throws Error: SAC_E_CORRUPT, SAC_E_VERSION, SAC_E_MEDIA, SAC_E_NO_SPACE.
     Media(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock);
-    ~Media();
-    Media(const Media &) = delete;
-    Media &operator=(const Media &) = delete;
+    ~Media() override;
 
     const Mapping &meta() const noexcept { return *meta_; }
-    const Mapping &data() const noexcept { return *data_; }
-    Mapping &data() noexcept { return *data_; }
     const fmt::Superblock &superblock() const noexcept { return super_; }
     bool recovered() const noexcept { return recovered_; }
     bool rebooted() const noexcept { return rebooted_; }
@@ -85,15 +82,17 @@ public:
     void release(const Run &run);  // throws as check_writable()
     std::uint64_t chunk_offset(const Run &run) const;
 
-    std::uint64_t data_bytes() const noexcept;
+    std::uint64_t data_bytes() const;
     std::uint64_t free_bytes() const;
-    std::uint64_t slab_count() const noexcept;  // of all data extents, superblocks' aside
+    std::uint64_t slab_count() const;                 // of all data extents, superblocks' aside
+    std::vector<std::uint64_t> extent_slabs() const;  // of each data extent, all of them
+
+    // One more data extent, at the end; its bytes are zeros. Complete with the last store, of
+    // the superblock: cut off before, nothing has changed. Throws Error: SAC_E_ARG,
+    // SAC_E_NO_SPACE, as check_writable().
+    void extend(Extent extent);
 
     void close_clean();
-    bool forked() const noexcept { return epoch_ != fork_epoch(); }
-    bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
-    // SAC_E_FORKED or SAC_E_CLOSED where a call must not go on.
-    void check_usable() const;
     // SAC_E_MEDIA, naming the file, once any of the metadata is dead: it reads as zeros since,
     // so that nothing which is to be kept may be decided by it or written to it.
     void check_writable() const;
@@ -107,20 +106,20 @@ private:
 
     void store_superblock();  // mutex_ held
     void load();              // in scan.cpp
-    void check_system_slabs() const;
+    void check_system_slabs();
     void allocate_owned() const;
     void unlock() noexcept;
 
     Fd lock_;  // outlives the mappings
-    std::unique_ptr<Mapping> meta_, data_;
+    std::unique_ptr<Mapping> meta_;
     fmt::Superblock super_{};
     std::unique_ptr<SlabTable> meta_slabs_;
     std::vector<SlabTable> tables_;
+    std::vector<std::uint64_t> orphans_;  // metadata slabs marked as a table's, but of none
     bool recovered_ = false, rebooted_ = false;
     std::uint64_t first_generation_ = 0;
     std::atomic<std::uint64_t> next_generation_{0}, generation_limit_{0};
-    std::atomic<bool> closed_{false}, file_system_full_{false};
-    std::uint64_t epoch_;
+    std::atomic<bool> file_system_full_{false};
     mutable std::mutex mutex_;
 };
 

@@ -67,8 +67,19 @@ std::uint64_t slot_capacity(const fmt::NamespaceBlock &b, const Media &media) {
     return std::min(chunks, std::uint64_t{kNoSlot - 1} / b.chunk_slots) * b.chunk_slots;
 }
 
+std::uint64_t slot_capacity(const fmt::NamespaceBlock &b, const Media &media,
+                            const Owned &owned) {
+    fmt::NamespaceBlock unlimited = b;
+    unlimited.max_bytes = 0;
+    std::uint64_t slots = slot_capacity(b, media);
+    for (const Run &r : owned.runs)
+        slots = std::max(slots, (r.position + 1) * b.chunk_slots);
+    return std::min(slots, slot_capacity(unlimited, media));
+}
+
 fmt::NamespaceBlock new_block(const Media &media, std::uint32_t id, const std::string &name,
-                              const sac_ns_options &options) {
+                              const sac_ns_options &options, std::uint32_t uid,
+                              std::uint32_t gid) {
     if (!name_ok(name.c_str()))
         throw Error(SAC_E_ARG, name,
                     "'" + name + "' is no name for a namespace: 1 to 63 of A-Z a-z 0-9 _ . -");
@@ -80,6 +91,11 @@ fmt::NamespaceBlock new_block(const Media &media, std::uint32_t id, const std::s
         throw Error(SAC_E_ARG, name,
                     format("namespace '%s': flags 0x%x or key scheme %u are not known",
                            name.c_str(), options.flags, options.key_scheme));
+    if (options.mode & ~0666u)
+        throw Error(SAC_E_ARG, name,
+                    format("namespace '%s': mode 0%o is none: r and w for owner, group and "
+                           "others, such as 0660",
+                           name.c_str(), options.mode));
     const char *const model = options.model ? options.model : "";
     fmt::NamespaceBlock b{};
     if (strnlen(model, sizeof b.model) == sizeof b.model)
@@ -114,6 +130,7 @@ fmt::NamespaceBlock new_block(const Media &media, std::uint32_t id, const std::s
     b.tail_slabs = tail.slabs, b.tail_pages = tail.pages;
     b.chunk_slots = std::max(body.pages, tail.pages);
     b.state = fmt::kLive;
+    b.uid = uid, b.gid = gid, b.mode = options.mode ? options.mode : fmt::kPrivate;
     std::memcpy(b.layout_hash, geometry.hash.data(), sizeof b.layout_hash);
     std::copy(geometry.planes.begin(), geometry.planes.end(), b.planes);
     return b;

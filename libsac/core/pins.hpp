@@ -1,18 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pins and the accesses of one client of a namespace: a count for each slot and a ring
-// of slots read. The client writes, who evicts reads; dropping the table drops the pins.
+// One client's table of a namespace: a pin count and a reservation token for each slot, a ring
+// of slots read, and counters. In memory of the process, or a file that the client and the
+// daemon share (docs/protocol.md): then whoever reads it believes nothing in it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <string>
 
+#include "latency.hpp"
 #include "mapping.hpp"
 
 namespace sac {
 
 class PinTable {
 public:
+    // In docs/protocol.md's order.
+    struct Counters {
+        std::atomic<std::uint64_t> lookups, hits, rows_gathered, bytes_gathered, bytes_written,
+            puts, gathers, pins;
+    };
+    enum Timing { kLookup, kPin, kGather, kPut, kTimings };
+
+    // In memory of this process.
     explicit PinTable(std::uint64_t capacity);
+    // A file of file_bytes(capacity) bytes, which is made to have them (a new one is zeros).
+    // Throws Error.
+    PinTable(Fd file, std::uint64_t capacity, const std::string &name);
+    static std::uint64_t file_bytes(std::uint64_t capacity) noexcept;
+
+    std::uint64_t capacity() const noexcept { return capacity_; }
 
     // Publishes one more pin of the slot; a full barrier, so that the caller's next look at
     // the record's word is ordered against an eviction's mark.
@@ -23,33 +41,94 @@ public:
         counts_[slot].fetch_sub(1, std::memory_order_release);
     }
     bool pinned(std::uint32_t slot) const noexcept {
-        return counts_[slot].load(std::memory_order_seq_cst) != 0;
+        return slot < capacity_ && counts_[slot].load(std::memory_order_seq_cst) != 0;
     }
     void prefetch(std::uint32_t slot) const noexcept { __builtin_prefetch(&counts_[slot], 1); }
     std::uint64_t pinned_slots() const noexcept { return pinned_slots(0, capacity_); }
     // Of so many slots from the first on.
     std::uint64_t pinned_slots(std::uint64_t first, std::uint64_t count) const noexcept;
 
-    // Notes accesses, coldest first; the oldest notes are overwritten when nobody reads.
-    void note(const std::uint32_t *slots, std::uint64_t count) noexcept;
-    // Calls fn(slot) for the notes since the last drain, at most kRing. One drainer only.
-    template <class Fn> void drain(Fn &&fn) noexcept {
-        const std::uint64_t head = head_->load(std::memory_order_acquire);
-        if (head - drained_ > kRing)
-            drained_ = head - kRing;
-        for (; drained_ != head; ++drained_)
-            fn(ring_[drained_ % kRing].load(std::memory_order_relaxed));
+    // The owner of the pages (the daemon) hands the slot over: token, then the count.
+    // Slots that the table has no place for are left alone: it may be of a smaller view.
+    void grant(std::uint32_t slot, std::uint64_t token) noexcept {
+        if (slot >= capacity_)
+            return;
+        tokens_[slot].store(token, std::memory_order_seq_cst);
+        pin(slot);
+    }
+    std::uint64_t token(std::uint32_t slot) const noexcept {
+        return slot < capacity_ ? tokens_[slot].load(std::memory_order_seq_cst) : 0;
+    }
+    void end_grant(std::uint32_t slot) noexcept {
+        if (slot < capacity_)
+            tokens_[slot].store(0, std::memory_order_seq_cst);
+    }
+    // Calls fn(slot) for each slot that has a count or a token.
+    template <class Fn> void each_used(Fn &&fn) const;
+
+    // The view that the table belongs to takes no new pins from now on.
+    void revoke() noexcept { head().revoked.store(1, std::memory_order_seq_cst); }
+    bool revoked() const noexcept {
+        return head().revoked.load(std::memory_order_seq_cst) != 0;
     }
 
-private:
-    static constexpr std::uint64_t kRing = std::uint64_t{1} << 16;
+    // Notes accesses, coldest first; the oldest notes are overwritten when nobody reads.
+    void note(const std::uint32_t *slots, std::uint64_t count) noexcept;
+    // Calls fn(slot) for the notes since the last drain, at most the ring's. One drainer only.
+    template <class Fn> void drain(Fn &&fn) noexcept {
+        const std::uint64_t end = head().noted.load(std::memory_order_acquire);
+        if (end - drained_ > ring_size_)
+            drained_ = end - ring_size_;
+        for (; drained_ != end; ++drained_)
+            fn(ring_[drained_ & (ring_size_ - 1)].load(std::memory_order_relaxed));
+    }
 
-    std::uint64_t capacity_;
+    Counters &counters() const noexcept { return head().counters; }
+    Latency &latency(Timing what) const noexcept { return head().latency[what]; }
+
+private:
+    struct Head {
+        char magic[8];
+        std::uint64_t capacity, ring;
+        std::uint8_t pad[40];
+        std::atomic<std::uint32_t> revoked;  // at 64
+        std::uint8_t pad2[60];
+        std::atomic<std::uint64_t> noted;  // at 128
+        std::uint8_t pad3[56];
+        Counters counters;  // at 192
+        std::uint8_t pad4[4096 - 256];
+        Latency latency[kTimings];  // at 4096
+    };
+    static_assert(sizeof(Head) == 8192);
+
+    void place() noexcept;
+    // From the file: a look at a hole through the mapping would take memory.
+    void read(void *to, const void *from, std::size_t bytes) const noexcept;
+    Head &head() const noexcept { return *reinterpret_cast<Head *>(memory_.data()); }
+    // Marks the slots with something in them among so many; false: there is none.
+    bool used_block(std::uint64_t first, std::uint64_t count, std::uint8_t *used) const;
+
+    static constexpr std::uint64_t kMostRing = std::uint64_t{1} << 16;
+    static constexpr std::uint64_t kBlock = 4096;
+
+    std::uint64_t capacity_, ring_size_;
     std::uint64_t drained_ = 0;
     Memory memory_;
-    std::atomic<std::uint64_t> *head_;
     std::atomic<std::uint32_t> *ring_;
     std::atomic<std::uint32_t> *counts_;
+    std::atomic<std::uint64_t> *tokens_;
 };
+
+template <class Fn> void PinTable::each_used(Fn &&fn) const {
+    std::uint8_t used[kBlock];
+    for (std::uint64_t first = 0; first < capacity_; first += kBlock) {
+        const std::uint64_t count = std::min(kBlock, capacity_ - first);
+        if (!used_block(first, count, used))
+            continue;
+        for (std::uint64_t i = 0; i < count; ++i)
+            if (used[i])
+                fn(static_cast<std::uint32_t>(first + i));
+    }
+}
 
 }  // namespace sac

@@ -2,7 +2,9 @@
 #include "prefix.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cinttypes>
+#include <utility>
 
 #include "error.hpp"
 
@@ -20,23 +22,23 @@ std::uint64_t with_tails(const std::uint8_t *tail, std::uint64_t n,
 }
 
 std::uint64_t longest(Namespace &ns, const std::uint8_t *keys, std::uint64_t count) {
+    const auto view = ns.view();
     std::vector<sac_handle> found(count);
-    ns.lookup(keys, count, kBodyPart, found.data());
+    ns.lookup(*view, keys, count, kBodyPart, found.data());
     std::uint64_t n = 0;
     while (n < count && found[n].generation != 0)
         ++n;
     const std::uint64_t needed = ns.geometry().tail_pages;
     if (needed == 0)
         return n;
-    ns.lookup(keys, n, kTailPart, found.data());
+    ns.lookup(*view, keys, n, kTailPart, found.data());
     std::vector<std::uint8_t> tail(n);
     for (std::uint64_t i = 0; i < n; ++i)
         tail[i] = found[i].generation != 0;
     return with_tails(tail.data(), n, needed);
 }
 
-Prefix::Prefix(std::shared_ptr<Namespace> ns)
-    : ns_(std::move(ns)), forced_(ns_->control().forced()) {}
+Prefix::Prefix(std::shared_ptr<Namespace> ns) : ns_(std::move(ns)) {}
 
 Prefix::~Prefix() { unpin_all(); }
 
@@ -46,8 +48,20 @@ void Prefix::add(std::uint32_t part, std::uint8_t *at, Held held) {
 }
 
 void Prefix::pin(const std::uint8_t *keys, std::uint64_t count) {
+    const auto begin = std::chrono::steady_clock::now();
+    do
+        view_ = ns_->view();
+    while (!try_pin(keys, count));
+    PinTable &table = view_->pins();
+    table.counters().pins.fetch_add(1, std::memory_order_relaxed);
+    table.latency(PinTable::kPin).add(begin);
+}
+
+// False, and nothing is pinned, where the view was revoked meanwhile.
+bool Prefix::try_pin(const std::uint8_t *keys, std::uint64_t count) {
+    checked_ = view_->index().forced();
     std::vector<sac_handle> found(count);
-    ns_->lookup(keys, count, kBodyPart, found.data());
+    ns_->lookup(*view_, keys, count, kBodyPart, found.data());
     std::uint64_t n = 0;
     while (n < count && found[n].generation != 0)
         ++n;
@@ -57,12 +71,15 @@ void Prefix::pin(const std::uint8_t *keys, std::uint64_t count) {
     constexpr std::uint64_t kAhead = 16;
     for (std::uint64_t i = 0; i < n; ++i) {
         if (i + kAhead < n)
-            ns_->pins().prefetch(found[i + kAhead].slot);
-        if (!ns_->pin(found[i].slot, found[i].generation)) {
+            view_->pins().prefetch(found[i + kAhead].slot);
+        const View::Pinned got = view_->pin(found[i].slot, found[i].generation);
+        if (got == View::Pinned::revoked)
+            return unpin_all(), false;
+        if (got == View::Pinned::gone) {
             n = i;
             break;
         }
-        add(kBodyPart, ns_->address(found[i].slot, kBodyPart),
+        add(kBodyPart, ns_->address(*view_, found[i].slot, kBodyPart),
             {found[i].slot, found[i].generation});
     }
 
@@ -70,7 +87,7 @@ void Prefix::pin(const std::uint8_t *keys, std::uint64_t count) {
     std::vector<std::uint8_t> tail(n, 0);
     std::vector<sac_handle> tails(needed ? n : 0);
     if (needed) {
-        ns_->lookup(keys, n, kTailPart, tails.data());
+        ns_->lookup(*view_, keys, n, kTailPart, tails.data());
         for (std::uint64_t i = 0; i < n; ++i)
             tail[i] = tails[i].generation != 0;
         // A tail may leave between its lookup and its pin: then the prefix is a shorter one.
@@ -80,22 +97,25 @@ void Prefix::pin(const std::uint8_t *keys, std::uint64_t count) {
             held_[kTailPart].assign(n, {kNoSlot, 0});
             at_[kTailPart].assign(n, nullptr);
             for (std::uint64_t i = n - std::min(n, needed); i < n && !again; ++i) {
-                again = !ns_->pin(tails[i].slot, tails[i].generation);
+                again = view_->pin(tails[i].slot, tails[i].generation) != View::Pinned::yes;
                 if (again) {
                     tail[i] = 0;
                     continue;
                 }
                 held_[kTailPart][i] = {tails[i].slot, tails[i].generation};
-                at_[kTailPart][i] = ns_->address(tails[i].slot, kTailPart);
+                at_[kTailPart][i] = ns_->address(*view_, tails[i].slot, kTailPart);
             }
-            if (again)
-                for (const Held &h : held_[kTailPart])
-                    if (h.slot != kNoSlot)
-                        ns_->pins().unpin(h.slot);
+            if (!again)
+                break;
+            for (Held &h : held_[kTailPart])
+                if (h.slot != kNoSlot)
+                    view_->pins().unpin(std::exchange(h.slot, kNoSlot));
+            if (view_->revoked())
+                return unpin_all(), false;
         }
     }
     while (at_[kBodyPart].size() > n) {
-        ns_->pins().unpin(held_[kBodyPart].back().slot);
+        view_->pins().unpin(held_[kBodyPart].back().slot);
         held_[kBodyPart].pop_back();
         at_[kBodyPart].pop_back();
     }
@@ -107,16 +127,17 @@ void Prefix::pin(const std::uint8_t *keys, std::uint64_t count) {
         for (auto it = held_[part].rbegin(); it != held_[part].rend(); ++it)
             if (it->slot != kNoSlot)
                 slots.push_back(it->slot);
-    ns_->pins().note(slots.data(), slots.size());
+    view_->pins().note(slots.data(), slots.size());
+    return true;
 }
 
 void Prefix::unpin_all() noexcept {
-    if (ns_->media().forked())
+    if (ns_->backing().forked())
         return;
     for (auto &list : held_) {
         for (const Held &h : list)
             if (h.slot != kNoSlot)
-                ns_->pins().unpin(h.slot);
+                view_->pins().unpin(h.slot);
         list.clear();
     }
     for (auto &list : at_)
@@ -139,7 +160,7 @@ std::unique_lock<FairMutex> Prefix::lock_alone() const {
 }
 
 void Prefix::close() {
-    if (ns_->media().forked())
+    if (ns_->backing().forked())
         return;
     const std::unique_lock held(mutex_);
     closed_ = true;
@@ -164,10 +185,11 @@ sac_handle Prefix::handle(std::uint64_t page) const noexcept {
     return {h.generation, h.slot == kNoSlot ? 0 : h.slot, kBodyPart};
 }
 
-bool Prefix::maybe_stale() const noexcept { return ns_->control().forced() != forced_; }
-
 void Prefix::check_current() const {
-    if (!maybe_stale())
+    // A revoked view's index says nothing about what happened since.
+    const std::shared_ptr<View> now = view_->revoked() ? ns_->view() : view_;
+    const std::uint64_t forced = now->index().forced();
+    if (forced == checked_.load(std::memory_order_relaxed))
         return;
     for (const auto part : {kBodyPart, kTailPart})
         for (std::uint64_t i = 0; i < held_[part].size(); ++i) {
@@ -175,7 +197,7 @@ void Prefix::check_current() const {
             if (h.slot == kNoSlot)
                 continue;
             const std::uint64_t word =
-                ns_->index().record(h.slot).word.load(std::memory_order_acquire);
+                now->index().record(h.slot).word.load(std::memory_order_acquire);
             if ((word & Record::kGeneration) == h.generation && !(word & Record::kAbsent))
                 continue;
             throw Error(SAC_E_STALE, ns_->block().name,
@@ -184,6 +206,7 @@ void Prefix::check_current() const {
                                "memory failed or did not verify. Compute it anew.",
                                i));
         }
+    checked_.store(forced, std::memory_order_relaxed);
 }
 
 }  // namespace sac

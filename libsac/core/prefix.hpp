@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <shared_mutex>
 #include <vector>
@@ -46,10 +47,11 @@ public:
         (void)page, (void)part;
     }
     sac_handle handle(std::uint64_t page) const noexcept;
-    // Throws Error(SAC_E_STALE) if a page was forced out since it was pinned.
+    // Throws Error(SAC_E_STALE) if a page was forced out since it was pinned. Cheap where
+    // nothing was.
     void check_current() const;
-    // Whether anything was forced out since; cheap.
-    bool maybe_stale() const noexcept;
+    // What the pages are pinned in.
+    const View &view() const noexcept { return *view_; }
 
 protected:
     struct Held {
@@ -62,13 +64,17 @@ protected:
     void check_open() const;
 
     std::shared_ptr<Namespace> ns_;
+    std::shared_ptr<View> view_;
     mutable FairMutex mutex_;
     std::array<std::vector<std::uint8_t *>, 2> at_;
     std::array<std::vector<Held>, 2> held_;
     bool closed_ = false;
 
 private:
-    std::uint64_t forced_ = 0;
+    bool try_pin(const std::uint8_t *keys, std::uint64_t count);
+
+    // The index's count of forced-out pages when all pages were last known to be there.
+    mutable std::atomic<std::uint64_t> checked_{0};
 };
 
 // How many of the first n pages form a prefix whose last pages have their tails;

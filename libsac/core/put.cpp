@@ -70,11 +70,7 @@ Put::Put(std::shared_ptr<Namespace> ns, const std::uint8_t *keys, std::uint64_t 
     const std::uint64_t first_tail = o.first_tail == UINT64_MAX ? count - tails : o.first_tail;
     std::array<std::vector<std::uint64_t>, 2> missing;
     try {
-        pin_present(first_tail, missing);
-        std::vector<Reservation> got;
-        if (!missing[0].empty() || !missing[1].empty())
-            got = ns_->reserve(missing[0].size(), missing[1].size(),
-                               o.deadline_ms ? o.deadline_ms : kDeadlineMs, o.timeout_ms);
+        const std::vector<Reservation> got = begin(first_tail, o, missing);
         auto next = got.begin();
         for (const auto part : {kBodyPart, kTailPart}) {
             for (const std::uint64_t i : missing[part]) {
@@ -93,17 +89,48 @@ Put::Put(std::shared_ptr<Namespace> ns, const std::uint8_t *keys, std::uint64_t 
 
 Put::~Put() { give_up(true); }
 
-void Put::pin_present(std::uint64_t first_tail,
+std::vector<Reservation> Put::begin(std::uint64_t first_tail, const sac_put_options &o,
+                                    std::array<std::vector<std::uint64_t>, 2> &missing) {
+    for (;;) {
+        view_ = ns_->view();
+        if (pin_present(first_tail, missing)) {
+            if (missing[0].empty() && missing[1].empty())
+                return {};
+            try {
+                return ns_->reserve(view_, missing[0].size(), missing[1].size(),
+                                    o.deadline_ms ? o.deadline_ms : kDeadlineMs, o.timeout_ms);
+            } catch (const Error &e) {
+                if (e.status != SAC_E_STALE)
+                    throw;
+            }
+        }
+        unpin();  // the view was revoked: all anew in the next
+    }
+}
+
+void Put::unpin() noexcept {
+    for (const std::uint32_t slot : pinned_)
+        view_->pins().unpin(slot);
+    pinned_.clear();
+}
+
+bool Put::pin_present(std::uint64_t first_tail,
                       std::array<std::vector<std::uint64_t>, 2> &missing) {
     const auto *const bytes = reinterpret_cast<const std::uint8_t *>(keys_.data());
     std::vector<sac_handle> found(keys_.size());
     chain_.assign(keys_.size(), kNoSlot);
+    missing = {};
     for (const auto part : {kBodyPart, kTailPart}) {
         if (part == kTailPart && !ns_->geometry().has_tail())
             continue;
-        ns_->lookup(bytes, keys_.size(), part, found.data());
+        ns_->lookup(*view_, bytes, keys_.size(), part, found.data());
         for (std::uint64_t i = part == kTailPart ? first_tail : 0; i < keys_.size(); ++i) {
-            if (found[i].generation == 0 || !ns_->pin(found[i].slot, found[i].generation)) {
+            const auto pinned = found[i].generation == 0
+                                    ? View::Pinned::gone
+                                    : view_->pin(found[i].slot, found[i].generation);
+            if (pinned == View::Pinned::revoked)
+                return false;
+            if (pinned == View::Pinned::gone) {
                 missing[part].push_back(i);
                 continue;
             }
@@ -112,6 +139,7 @@ void Put::pin_present(std::uint64_t first_tail,
                 chain_[i] = found[i].slot;
         }
     }
+    return true;
 }
 
 std::unique_lock<std::mutex> Put::lock() const {
@@ -175,7 +203,8 @@ void Put::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
         const PlaneGeometry &at = g.at[r->plane];
         const auto ordinal = static_cast<std::uint64_t>(at.ordinal[r->layer]);
         const Reservation &to = pages_[at.part][r->first + i].reservation;
-        write_page(ns_->address(to.slot, at.part) + at.offset + ordinal * at.layer_stride,
+        write_page(ns_->address(*view_, to.slot, at.part) + at.offset +
+                       ordinal * at.layer_stride,
                    static_cast<const std::uint8_t *>(r->src) + i * r->page_stride,
                    g.planes[r->plane], at, *r);
         SAC_STOP("put.written");
@@ -190,7 +219,7 @@ void Put::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
         const std::uint32_t part = g.at[r->plane].part;
         written_[part][(r->first + i) * g.pairs[part] + g.pair(r->plane, r->layer)] = 1;
     }
-    ns_->counters.bytes_written.fetch_add(bytes, std::memory_order_relaxed);
+    view_->pins().counters().bytes_written.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 std::uint8_t *Put::view(std::uint64_t missing, std::uint32_t plane, std::uint32_t layer,
@@ -205,9 +234,9 @@ std::uint8_t *Put::view(std::uint64_t missing, std::uint32_t plane, std::uint32_
                            g.planes[plane].name));
     written_[part][missing * g.pairs[part] + g.pair(plane, layer)] = 1;
     bytes = g.at[plane].layer_stride;
-    ns_->counters.bytes_written.fetch_add(bytes, std::memory_order_relaxed);
+    view_->pins().counters().bytes_written.fetch_add(bytes, std::memory_order_relaxed);
     pages_[part][missing].viewed = true;
-    return ns_->address(pages_[part][missing].reservation.slot, part) + offset;
+    return ns_->address(*view_, pages_[part][missing].reservation.slot, part) + offset;
 }
 
 void Put::check_written() const {
@@ -238,11 +267,13 @@ std::uint64_t Put::commit() {
             if (!tokens_.empty())
                 c.tokens = tokens_.data() + p.position * ns_->block().page_tokens;
             if (ns_->block().flags & SAC_NS_DATA_CHECKSUM)
-                c.data_crc = ns_->geometry().crc(part, ns_->address(p.reservation.slot, part));
+                c.data_crc =
+                    ns_->geometry().crc(part, ns_->address(*view_, p.reservation.slot, part));
             items.push_back(c);
         }
     SAC_STOP("put.commit");
-    ns_->control().commit(items);
+    if (!items.empty())
+        ns_->authority().commit(*view_, items, false);
     std::uint64_t mine = 0;
     for (std::size_t i = 0; i < pages_[kBodyPart].size(); ++i) {
         const CommitItem &c = items[pages_[kTailPart].size() + i];
@@ -253,7 +284,10 @@ std::uint64_t Put::commit() {
         p.clear();
     // The head of the chain is the hottest.
     std::vector<std::uint32_t> used(chain_.rbegin(), chain_.rend());
-    ns_->pins().note(used.data(), used.size());
+    PinTable &table = view_->pins();
+    table.note(used.data(), used.size());
+    table.counters().puts.fetch_add(1, std::memory_order_relaxed);
+    table.latency(PinTable::kPut).add(begun_);
     give_up(true);
     return mine;
 }
@@ -261,17 +295,28 @@ std::uint64_t Put::commit() {
 // Ends what is left: reservations and pins.
 void Put::give_up(bool viewed_too) noexcept {
     open_ = false;
-    if (ns_->media().forked())
+    if (ns_->backing().forked())
         return;
+    // In batches, each one request to the daemon; without allocating.
+    std::array<Reservation, 256> some;
+    std::size_t n = 0;
+    const auto end = [&] {
+        if (n != 0)
+            ns_->authority().abort(*view_, {some.data(), n});
+        n = 0;
+    };
     for (auto &pages : pages_) {
-        for (Page &p : pages)
-            if (viewed_too || !p.viewed)
-                ns_->control().abort({&p.reservation, 1});
+        for (const Page &p : pages) {
+            if (!viewed_too && p.viewed)
+                continue;
+            some[n++] = p.reservation;
+            if (n == some.size())
+                end();
+        }
         std::erase_if(pages, [&](const Page &p) { return viewed_too || !p.viewed; });
     }
-    for (const std::uint32_t slot : pinned_)
-        ns_->pins().unpin(slot);
-    pinned_.clear();
+    end();
+    unpin();
 }
 
 void Put::abort() {
@@ -281,7 +326,7 @@ void Put::abort() {
 }
 
 void Put::close() {
-    if (ns_->media().forked())
+    if (ns_->backing().forked())
         return;
     const std::lock_guard held(mutex_);
     give_up(true);

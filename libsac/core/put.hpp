@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -42,10 +43,16 @@ private:
     std::unique_lock<std::mutex> lock_open() const;  // throws if the put has ended
     void check_written() const;
     void give_up(bool viewed_too) noexcept;
-    void pin_present(std::uint64_t first_tail,
+    // False, and nothing is pinned, where the view was revoked meanwhile.
+    bool pin_present(std::uint64_t first_tail,
                      std::array<std::vector<std::uint64_t>, 2> &missing);
+    std::vector<Reservation> begin(std::uint64_t first_tail, const sac_put_options &options,
+                                   std::array<std::vector<std::uint64_t>, 2> &missing);
+    void unpin() noexcept;
 
     std::shared_ptr<Namespace> ns_;
+    std::shared_ptr<View> view_;
+    const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
     mutable std::mutex mutex_;
     std::vector<Key> keys_, parents_;
     std::vector<std::uint32_t> tokens_;

@@ -65,7 +65,7 @@ void CacheControl::recover(const Owned &owned, bool rebooted) {
     // Valid headers by generation, newest first: should two hold one key, the newer stays.
     std::vector<std::pair<std::uint64_t, std::uint32_t>> found;
     found.reserve(slots_[0] + slots_[1]);
-    std::vector<std::uint8_t> used(index_.capacity());
+    std::vector<std::uint8_t> used(index_->capacity());
     each_slot([&](std::uint32_t slot, std::uint32_t part) {
         const fmt::PageHeader *const h = header(slot);
         if (h->state != fmt::kCommitted)
@@ -94,20 +94,20 @@ void CacheControl::recover(const Owned &owned, bool rebooted) {
     for (std::size_t i = 0; i < found.size(); ++i) {
         if (i + kAhead < found.size()) {
             const fmt::PageHeader *const next = header(found[i + kAhead].second);
-            index_.prefetch(Key::load(next->key), next->part);
-            __builtin_prefetch(&index_.record(found[i + kAhead].second), 1);
+            index_->prefetch(Key::load(next->key), next->part);
+            __builtin_prefetch(&index_->record(found[i + kAhead].second), 1);
         }
         auto &[generation, slot] = found[i];
         const fmt::PageHeader *const h = header(slot);
         const Key key = Key::load(h->key);
         std::uint64_t word = 0;
-        if (index_.find(key, h->part, word) != kNoSlot) {
+        if (index_->find(key, h->part, word) != kNoSlot) {
             clear_header(slot, 0);
             generation = 0;
             continue;
         }
-        index_.insert(slot, key, generation | (h->part == kTailPart ? Record::kTailBit : 0));
-        Record &r = index_.record(slot);
+        index_->insert(slot, key, generation | (h->part == kTailPart ? Record::kTailBit : 0));
+        Record &r = index_->record(slot);
         r.parent = kNoSlot, r.children = 0;
         used[slot] = 1;
         ++committed_[h->part];
@@ -119,18 +119,18 @@ void CacheControl::recover(const Owned &owned, bool rebooted) {
         if (generation == 0)
             continue;
         const fmt::PageHeader *const h = header(slot);
-        Record &r = index_.record(slot);
+        Record &r = index_->record(slot);
         r.stamp = ++clock_;
         policy_[h->part]->add(slot);
         std::uint64_t word = 0;
         const Key parent = Key::load(h->parent);
         const std::uint32_t p = h->part != kBodyPart || parent.zero()
                                     ? kNoSlot
-                                    : index_.find(parent, kBodyPart, word);
+                                    : index_->find(parent, kBodyPart, word);
         if (p == kNoSlot || (word & Record::kGeneration) >= generation)
             continue;
         r.parent = p;
-        if (index_.record(p).children++ == 0)
+        if (index_->record(p).children++ == 0)
             policy_[kBodyPart]->remove(p);
     }
     for (std::uint64_t c = chunk_part_.size(); c-- > 0;) {

@@ -37,7 +37,7 @@ void CacheControl::no_space(const Want &want, std::uint64_t pins) const {
             least += std::max<std::uint64_t>(1, (want[part] + s.pages - 1) / s.pages) * s.slabs;
     const auto mib = [](std::uint64_t slabs) { return slabs * fmt::kDataSlab >> 20; };
     const std::string quota =
-        block_.max_bytes ? format(" of a quota of %" PRIu64 " MiB", mib(max_slabs_)) : "";
+        block_.quota() ? format(" of a quota of %" PRIu64 " MiB", mib(max_slabs_)) : "";
     std::string why =
         format("namespace '%s': no space for %" PRIu64 " pages and %" PRIu64
                " tails: it holds %" PRIu64 " MiB%s with room for %" PRIu64 " pages and %" PRIu64
@@ -52,7 +52,7 @@ void CacheControl::no_space(const Want &want, std::uint64_t pins) const {
     else if (metadata_full_)
         why += "The pool's metadata is full: create the pool with more metadata_bytes.";
     else if (least > std::min(max_slabs_, assigned_slabs_ + free))
-        why += others > 0 && block_.max_bytes == 0
+        why += others > 0 && block_.quota() == 0
                    ? "So much can never fit beside the other namespaces, which keep what they "
                      "have: drop one, give them quotas when you create them, or make the pool "
                      "larger."
@@ -70,9 +70,9 @@ bool CacheControl::enough(std::uint32_t part, std::uint64_t count) const noexcep
     for (std::uint32_t leaf = policy.victim(); count > 0 && leaf != kNoSlot && looks > 0;
          leaf = policy.next(leaf)) {
         // A leaf, and its ancestors as long as they have no other child.
-        for (std::uint32_t s = leaf; s != kNoSlot && count > 0; s = index_.record(s).parent) {
+        for (std::uint32_t s = leaf; s != kNoSlot && count > 0; s = index_->record(s).parent) {
             --looks;
-            if (looks == 0 || pinned(s) || index_.record(s).children > (s == leaf ? 0u : 1u))
+            if (looks == 0 || pinned(s) || index_->record(s).children > (s == leaf ? 0u : 1u))
                 break;
             --count;
         }
@@ -90,15 +90,20 @@ CacheControl::Survey CacheControl::survey() {
             ++c.there, ++c.avail, ++s.avail[part];
         }
     // Pinned pages stay, and so do the ones in front of them: leaves leave first.
-    std::vector<bool> stays(index_.capacity());
+    std::vector<bool> stays(index_->capacity()), pins(index_->capacity());
+    for (const auto &t : pins_)
+        t->each_used([&](std::uint32_t slot) {
+            if (slot < pins.size() && t->pinned(slot))
+                pins[slot] = true;
+        });
     each_slot([&](std::uint32_t slot, std::uint32_t part) {
-        if (!pinned(slot))
+        if (!pins[slot])
             return;
         ++s.pinned;
         if (!committed(slot, part))
             return;
         ++s.chunks[slot / block_.chunk_slots].pinned;
-        for (std::uint32_t p = slot; p != kNoSlot && !stays[p]; p = index_.record(p).parent)
+        for (std::uint32_t p = slot; p != kNoSlot && !stays[p]; p = index_->record(p).parent)
             stays[p] = true;
     });
     each_slot([&](std::uint32_t slot, std::uint32_t part) {
@@ -106,7 +111,7 @@ CacheControl::Survey CacheControl::survey() {
             return;
         ChunkState &c = s.chunks[slot / block_.chunk_slots];
         ++c.there;
-        c.newest = std::max(c.newest, index_.record(slot).stamp);
+        c.newest = std::max(c.newest, index_->record(slot).stamp);
         if (!stays[slot])
             ++c.avail, ++s.avail[part];
     });
@@ -152,9 +157,10 @@ std::vector<Run> CacheControl::window(std::uint32_t part,
         rank[coldest[i]] = i + 1;
     const std::uint64_t n = shape_[part].slabs;
     const auto all = media_.owned();
-    std::vector<std::vector<std::uint64_t>> slab(media_.superblock().extent_count);
+    const std::vector<std::uint64_t> extents = media_.extent_slabs();
+    std::vector<std::vector<std::uint64_t>> slab(extents.size());
     for (std::uint32_t e = 0; e < slab.size(); ++e) {
-        slab[e].resize(media_.superblock().extents[e].slab_count);
+        slab[e].resize(extents[e]);
         slab[e][0] = UINT64_MAX;  // the superblock's
     }
     std::vector<Run> own;  // by rank
@@ -263,12 +269,15 @@ void CacheControl::make_room(const Want &want) {
 }
 
 std::vector<Reservation> CacheControl::reserve(std::uint64_t bodies, std::uint64_t tails,
-                                               Clock::time_point deadline) {
+                                               Clock::time_point deadline, PinTable *owner) {
     const std::lock_guard lock(mutex_);
     SAC_STOP("reserve.begin");
     if (retired_)
         throw Error(SAC_E_CLOSED, block_.name,
                     format("namespace '%s' was dropped", block_.name));
+    if (owner && owner->capacity() < index_->capacity())
+        throw Error(SAC_E_STALE, block_.name,
+                    format("namespace '%s' has grown: attach it anew", block_.name));
     media_.check_writable();
     sweep(Clock::now());
     const Want want{bodies, tails};
@@ -282,8 +291,9 @@ std::vector<Reservation> CacheControl::reserve(std::uint64_t bodies, std::uint64
     for (const std::uint32_t part : {kBodyPart, kTailPart})
         for (std::uint64_t i = 0; i < want[part]; ++i) {
             out.push_back({0, part, media_.generation(), random_token()});
-            nodes.emplace(static_cast<std::uint32_t>(out.size() - 1),
-                          Held{out.back().token, out.back().generation, deadline, false});
+            nodes.emplace(
+                static_cast<std::uint32_t>(out.size() - 1),
+                Held{out.back().token, out.back().generation, deadline, false, owner});
         }
     while (!nodes.empty()) {  // nothing fails from here on
         auto node = nodes.extract(nodes.begin());
@@ -292,6 +302,9 @@ std::vector<Reservation> CacheControl::reserve(std::uint64_t bodies, std::uint64
         free_[r.part].pop_back();
         node.key() = r.slot;
         held_.insert(std::move(node));
+        if (owner)
+            owner->grant(r.slot, r.token);
+        SAC_STOP("reserve.granted");
     }
     next_deadline_ = std::min(next_deadline_, deadline);
     SAC_STOP("reserve.end");

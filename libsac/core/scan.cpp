@@ -70,7 +70,7 @@ void Media::load() {
 }
 
 // The slabs of superblocks and tables are theirs alone: handed out, they would be overwritten.
-void Media::check_system_slabs() const {
+void Media::check_system_slabs() {
     const Extent &m = meta_->extents().front();
     std::vector<std::uint64_t> slabs{0};
     const auto add = [&](std::uint64_t offset, std::uint64_t entries) {
@@ -89,6 +89,10 @@ void Media::check_system_slabs() const {
                     format("slab %" PRIu64 " holds a superblock or slab table, but is not "
                            "marked so",
                            slab));
+    for (std::uint64_t slab = 0; slab < meta_slabs_->count(); ++slab)
+        if (meta_slabs_->get(slab).role == fmt::kSystem &&
+            !std::binary_search(slabs.begin(), slabs.end(), slab))
+            orphans_.push_back(slab);
     for (std::uint32_t i = 0; i < super_.extent_count; ++i)
         if (tables_[i].get(0).role != fmt::kSystem)
             corrupt(data_->extents()[i].name,

@@ -14,8 +14,9 @@
 namespace sac {
 namespace {
 
-// A page may be open as long as its request decodes; each extend renews it.
+// A page may be open as long as its request decodes; extend renews it, but not at each token.
 constexpr std::uint64_t kDeadlineMs = 600000;
+constexpr std::chrono::seconds kRenewAfter{60};
 
 }  // namespace
 
@@ -145,11 +146,7 @@ void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count,
     const std::uint64_t total = tokens_ + count;
     const std::uint64_t pages = (total + per_page - 1) / per_page;
     const std::uint64_t have = committed_ + open_.size();
-    const auto deadline = Clock::now() + std::chrono::milliseconds(kDeadlineMs);
-    for (const Open &page : open_)
-        for (const auto part : {kBodyPart, kTailPart})
-            if (page.has[part])
-                ns_->control().renew({&page.reservation[part], 1}, deadline);
+    renew();
     if (pages > have) {
         const std::uint64_t needed = ns_->geometry().tail_pages;
         // Counted from the last page full of tokens: it ends a stored prefix, and a window of
@@ -163,9 +160,10 @@ void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count,
         for (const auto part : {kBodyPart, kTailPart})
             at_[part].reserve(pages), held_[part].reserve(pages);
         viewed_tails_.resize(pages);
-        const auto got = ns_->reserve(bodies, tails, kDeadlineMs, timeout_ms);
+        const auto got = reserve(bodies, tails, timeout_ms);
         for (std::uint64_t i = 0; i < bodies; ++i) {
             Open page{};
+            page.view = view_;
             for (const auto part : {kBodyPart, kTailPart}) {
                 page.has[part] = part == kBodyPart || have + i >= first_tail;
                 if (page.has[part]) {
@@ -174,7 +172,8 @@ void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count,
                     page.written[part].assign(bits_[part], 0);
                 }
                 add(part,
-                    page.has[part] ? ns_->address(page.reservation[part].slot, part) : nullptr,
+                    page.has[part] ? ns_->address(*view_, page.reservation[part].slot, part)
+                                   : nullptr,
                     {kNoSlot, 0});
             }
             open_.push_back(std::move(page));
@@ -224,12 +223,10 @@ void Sequence::commit_page(const Open &page, const std::uint32_t *ids) {
     }
     SAC_STOP("sequence.commit");
     // Pinned as they become visible: another writer's page may have taken the place of ours.
-    ns_->control().commit(items, &ns_->pins());
-    for (const CommitItem &c : items) {
-        const std::uint32_t part = c.reservation.part;
-        held_[part][committed_] = {c.reservation.slot, c.reservation.generation};
-        at_[part][committed_] = ns_->address(c.reservation.slot, part);
-    }
+    ns_->authority().commit(*page.view, items, true);
+    for (const CommitItem &c : items)
+        hold(page.view, c.reservation.part,
+             {c.reservation.generation, c.reservation.slot, c.reservation.part});
     last_ = key;
     ++committed_;
 }
@@ -250,7 +247,7 @@ void Sequence::drop_old_tails() noexcept {
             break;
         if (viewed_tails_[i])
             continue;
-        ns_->pins().unpin(h.slot);
+        view_->pins().unpin(h.slot);
         h = {kNoSlot, 0};
         at_[kTailPart][i] = nullptr;
     }
@@ -258,7 +255,89 @@ void Sequence::drop_old_tails() noexcept {
     std::vector<std::uint32_t> slots;
     for (std::uint64_t i = committed_; i-- > 0;)
         slots.push_back(held_[kBodyPart][i].slot);
-    ns_->pins().note(slots.data(), slots.size());
+    view_->pins().note(slots.data(), slots.size());
+}
+
+// Pins everything in the view that is current, then lets the old one go.
+void Sequence::move_on() {
+    for (;;) {
+        const auto next = ns_->view();
+        if (next == view_)
+            return;
+        View::Pinned got = View::Pinned::yes;
+        std::vector<std::uint32_t> pinned;
+        for (const auto part : {kBodyPart, kTailPart})
+            for (const Held &h : held_[part]) {
+                if (h.slot == kNoSlot || got != View::Pinned::yes)
+                    continue;
+                got = next->pin(h.slot, h.generation);
+                if (got == View::Pinned::yes)
+                    pinned.push_back(h.slot);
+            }
+        const View &loser = got == View::Pinned::yes ? *view_ : *next;
+        for (const std::uint32_t slot : pinned)
+            loser.pins().unpin(slot);
+        if (got == View::Pinned::yes) {
+            view_ = next;
+            return;
+        }
+        if (got == View::Pinned::gone)
+            throw Error(SAC_E_STALE, ns_->block().name,
+                        "a page of the sequence was taken out while it was pinned: its memory "
+                        "failed or did not verify. Close the sequence and compute it anew.");
+    }
+}
+
+// A page that was committed, pinned in the view it was written in, joins the others.
+void Sequence::hold(const std::shared_ptr<View> &from, std::uint32_t part, sac_handle page) {
+    while (from != view_) {
+        const View::Pinned got = view_->pin(page.slot, page.generation);
+        if (got == View::Pinned::revoked) {
+            move_on();
+            continue;
+        }
+        from->pins().unpin(page.slot);
+        if (got == View::Pinned::yes)
+            break;
+        throw Error(SAC_E_STALE, ns_->block().name,
+                    "a page of the sequence was taken out while it was pinned. Close the "
+                    "sequence and compute it anew.");
+    }
+    held_[part][committed_] = {page.slot, page.generation};
+    at_[part][committed_] = ns_->address(*view_, page.slot, part);
+}
+
+void Sequence::renew() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - renewed_ < kRenewAfter)
+        return;
+    for (const Open &page : open_)
+        for (const auto part : {kBodyPart, kTailPart})
+            if (page.has[part])
+                ns_->authority().renew(*page.view, {&page.reservation[part], 1}, kDeadlineMs);
+    renewed_ = now;
+}
+
+std::vector<Reservation> Sequence::reserve(std::uint64_t bodies, std::uint64_t tails,
+                                           std::uint64_t timeout_ms) {
+    for (;;) {
+        if (view_->revoked())
+            move_on();
+        try {
+            return ns_->reserve(view_, bodies, tails, kDeadlineMs, timeout_ms);
+        } catch (const Error &e) {
+            if (e.status != SAC_E_STALE)
+                throw;
+        }
+    }
+}
+
+void Sequence::give_up() noexcept {
+    for (const Open &page : open_)
+        for (const auto part : {kBodyPart, kTailPart})
+            if (page.has[part])
+                ns_->authority().abort(*page.view, {&page.reservation[part], 1});
+    open_.clear();
 }
 
 std::uint64_t Sequence::flush() {
@@ -267,14 +346,10 @@ std::uint64_t Sequence::flush() {
 }
 
 void Sequence::close() {
-    if (ns_->media().forked())
+    if (ns_->backing().forked())
         return;
     const std::unique_lock held(mutex_);
-    for (const Open &page : open_)
-        for (const auto part : {kBodyPart, kTailPart})
-            if (page.has[part])
-                ns_->control().abort({&page.reservation[part], 1});
-    open_.clear();
+    give_up();
     ids_.clear();
     closed_ = true;
     unpin_all();

@@ -2,6 +2,9 @@
 // A sequence that grows: a pinned prefix, then pages being written. A gather sees both.
 #pragma once
 
+#include <array>
+#include <chrono>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -34,6 +37,7 @@ private:
         std::array<Reservation, 2> reservation;
         std::array<bool, 2> has;
         std::array<std::vector<std::uint64_t>, 2> written;
+        std::shared_ptr<View> view;  // that the reservations are held in
     };
 
     std::uint64_t words(std::uint32_t plane) const noexcept;  // of a pair's bits
@@ -46,12 +50,19 @@ private:
     std::uint64_t flush_locked();
     void commit_page(const Open &page, const std::uint32_t *ids);
     void drop_old_tails() noexcept;
+    void move_on();
+    void hold(const std::shared_ptr<View> &from, std::uint32_t part, sac_handle page);
+    void renew();
+    std::vector<Reservation> reserve(std::uint64_t bodies, std::uint64_t tails,
+                                     std::uint64_t timeout_ms);
+    void give_up() noexcept;
     void check_request(const sac_scatter_req &req) const;
     void copy_piece(const sac_scatter_req &req, std::uint64_t page, std::uint64_t in,
                     std::uint64_t count, std::uint64_t done) const noexcept;
 
     std::uint64_t committed_ = 0;  // pages, at the front
     std::uint64_t tokens_ = 0;
+    std::chrono::steady_clock::time_point renewed_ = std::chrono::steady_clock::now();
     Key last_{};                             // key of the last committed page, or the root
     std::vector<Open> open_;                 // pages committed_ ..
     std::vector<std::uint32_t> ids_;         // token ids of the open pages

@@ -84,7 +84,7 @@ void Sequence::write(std::span<const sac_scatter_req> reqs, std::uint32_t thread
         for (std::uint64_t i = p.in; i < p.in + p.count; ++i)
             bits[i / 64] |= std::uint64_t{1} << (i % 64);
     }
-    ns_->counters.bytes_written.fetch_add(bytes, std::memory_order_relaxed);
+    view_->pins().counters().bytes_written.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void Sequence::copy_piece(const sac_scatter_req &r, std::uint64_t page, std::uint64_t in,

@@ -53,7 +53,9 @@ typedef enum sac_status {
     SAC_E_FORKED = 14,     /* a handle of the parent process */
     SAC_E_CLOSED = 15,     /* the handle was closed */
     SAC_E_SYSTEM = 16,     /* a system call failed: see sys_errno */
-    SAC_E_NO_MEMORY = 17   /* the process is out of memory */
+    SAC_E_NO_MEMORY = 17,  /* the process is out of memory */
+    SAC_E_NO_DAEMON = 18,  /* the daemon is not there, or went away */
+    SAC_E_ACCESS = 19      /* the namespace's access list, or the daemon, does not allow it */
 } sac_status;
 
 typedef struct sac_error {
@@ -121,7 +123,9 @@ typedef struct sac_seq sac_seq;
 
 enum {
     SAC_POOL_PREFAULT = 1, /* touch all memory now: later writes are fast */
-    SAC_POOL_OPEN = 2      /* open what is there, never create */
+    SAC_POOL_OPEN = 2,     /* open what is there, never create (sac_pool_embedded) */
+    SAC_POOL_SHARED = 4,   /* other processes will map its indexes (sac_pool_open_fds) */
+    SAC_POOL_FORMAT = 8    /* write a new pool over extents of zeros (sac_pool_open_fds) */
 };
 
 typedef struct sac_pool_options {
@@ -153,11 +157,52 @@ typedef struct sac_pool_info {
 /* Opens the pool under options->path, or creates it; without a path, creates one
  * in this process. SAC_E_BUSY while another process has it open. */
 SAC_API int sac_pool_embedded(const sac_pool_options *options, sac_pool **out);
+
+/* An extent that is open already. The library works on an fd of its own. */
+typedef struct sac_extent_fd {
+    int32_t fd;
+    uint32_t reserved;
+    const char *name; /* for messages: its path */
+} sac_extent_fd;
+
+typedef struct sac_open_options {
+    uint32_t struct_size;
+    uint32_t flags; /* SAC_POOL_PREFAULT, SAC_POOL_SHARED, SAC_POOL_FORMAT */
+    uint32_t data_count;
+    uint32_t reserved;
+    sac_extent_fd meta;
+    const sac_extent_fd *data;
+} sac_open_options;
+
+/* Opens a pool whose extents are these, or formats them. SAC_E_BUSY while another process
+ * has one of them locked. */
+SAC_API int sac_pool_open_fds(const sac_open_options *options, sac_pool **out);
+
+typedef struct sac_connect_options {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const char *socket;    /* of the daemon */
+    const char *pool;      /* NULL: the only pool there is */
+    const char *name;      /* how this client is called in lists; NULL: as its process */
+    uint64_t timeout_ms;   /* how long to wait for the daemon now; 0: not */
+    uint64_t reconnect_ms; /* how long a call waits for a daemon that went away */
+} sac_connect_options;
+
+/* A pool that the daemon serves, with the same calls as one of this process. Lookups, pins,
+ * views and gathers do not need the daemon. SAC_E_NO_DAEMON, SAC_E_NOT_FOUND, SAC_E_ACCESS,
+ * SAC_E_VERSION. */
+SAC_API int sac_pool_connect(const sac_connect_options *options, sac_pool **out);
+
 SAC_API int sac_pool_get_info(sac_pool *pool, sac_pool_info *out);
 /* Names of the namespaces, each SAC_NAME_BYTES apart; *count in: room, out: number. */
 SAC_API int sac_pool_list(sac_pool *pool, char *names, uint64_t *count);
 /* Gives a namespace's slabs back. SAC_E_BUSY while any page is pinned or reserved. */
 SAC_API int sac_pool_drop(sac_pool *pool, const char *name);
+/* Changes a namespace's quota (0: none). Smaller: gives memory back by evicting;
+ * SAC_E_BUSY, and nothing but evictions done, where pins keep it from that. Owner only. */
+SAC_API int sac_pool_resize(sac_pool *pool, const char *name, uint64_t max_bytes);
+/* Adds a data extent of zeros at the end. Owner only. */
+SAC_API int sac_pool_extend(sac_pool *pool, const sac_extent_fd *extent);
 /* Marks the pool clean. Handles opened from it get SAC_E_CLOSED from then on; memory
  * stays mapped until the last of them is closed. */
 SAC_API int sac_pool_close(sac_pool *pool);
@@ -178,7 +223,7 @@ typedef struct sac_ns_options {
     uint32_t struct_size;
     uint32_t flags;
     uint32_t key_scheme;
-    uint32_t reserved;
+    uint32_t mode;            /* who may use it, as of a file: 0600 ..; 0: 0600 */
     uint64_t max_bytes;       /* quota, counted in slabs; 0: the pool's free space */
     const char *model;        /* enters the keys; NULL: "" */
     const sac_layout *layout; /* NULL: open only */
@@ -196,6 +241,8 @@ typedef struct sac_ns_info {
     uint64_t assigned_bytes; /* slabs held */
     uint64_t index_bytes;    /* of memory for capacity_pages */
     uint64_t capacity_pages;
+    uint32_t uid, gid, mode; /* owner, group, permission bits */
+    uint32_t policy;         /* of eviction; 0: least recently used */
 } sac_ns_info;
 
 typedef struct sac_ns_stats {

@@ -19,7 +19,13 @@ constexpr const char *kPoints[] = {
     "put.written",        "put.commit",    "sequence.commit", "commit.begin",
     "header.half",        "commit.header", "commit.end",      "evict.begin",
     "evict.marked",       "evict.raised",  "header.cleared",  "evict.end",
+    "reserve.granted",    "abort.ended",
 };
+
+// Points that only a daemon or its clients pass begin so: tests/system/test_daemon_kill.py
+// kills there.
+constexpr const char *kServed[] = {"server.", "client.", "roster.", "adopt.",
+                                   "detach.", "resize.", "extend."};
 
 // Pages of 16 KiB with a tail of 2.5 KiB: 128 bodies fill the quota.
 inline kit::Layout main_layout() {
@@ -65,21 +71,23 @@ inline State look(const kit::PoolHandle &pool, const char *name) {
     sac_ns *raw = nullptr;
     kit::must(sac_ns_open(pool.get(), name, &o, &raw), "sac_ns_open");
     const kit::NsHandle handle(raw);
-    sac::Namespace &ns = *raw->it;
+    sac::OwnedNamespace &ns = kit::owned(raw);
+    const auto view = ns.view();
+    const sac::Index &index = view->index();
     State out;
     std::array<std::uint64_t, 2> used{}, slots{};
-    for (std::uint32_t slot = 0; slot < ns.index().capacity(); ++slot) {
-        const std::uint64_t word = ns.index().record(slot).word.load();
+    for (std::uint32_t slot = 0; slot < index.capacity(); ++slot) {
+        const std::uint64_t word = index.record(slot).word.load();
         if ((word & sac::Record::kGeneration) == 0 || (word & sac::Record::kAbsent) != 0) {
             continue;
         }
         Page p{};
         p.part = (word & sac::Record::kTailBit) != 0 ? sac::kTailPart : sac::kBodyPart;
         p.generation = word & sac::Record::kGeneration;
-        const sac::Key key = ns.index().key(slot);
+        const sac::Key key = index.key(slot);
         std::memcpy(p.key.data(), key.w, sizeof key.w);
-        p.intact =
-            kit::page_intact(ns.geometry(), p.part, ns.address(slot, p.part), p.key.data());
+        p.intact = kit::page_intact(ns.geometry(), p.part, ns.address(*view, slot, p.part),
+                                    p.key.data());
         ++used[p.part];
         out.pages.push_back(p);
     }

@@ -16,10 +16,16 @@
 #include <vector>
 
 #include "handles.hpp"
-#include "namespace.hpp"
+#include "owned_pool.hpp"
 #include "sac.h"
 
 namespace kit {
+
+// What is behind a handle of a pool of this process.
+inline sac::OwnedNamespace &owned(sac::Namespace &ns) {
+    return dynamic_cast<sac::OwnedNamespace &>(ns);
+}
+inline sac::OwnedNamespace &owned(sac_ns *ns) { return owned(*ns->it); }
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 

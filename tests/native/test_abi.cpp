@@ -46,7 +46,8 @@ TEST(names_and_version) {
     CHECK_EQ(std::string(sac_status_name(SAC_OK)), "SAC_OK");
     CHECK_EQ(std::string(sac_status_name(SAC_E_RANGE)), "SAC_E_RANGE");
     CHECK_EQ(std::string(sac_status_name(SAC_E_NO_MEMORY)), "SAC_E_NO_MEMORY");
-    for (const int none : {18, -1, 1000000, INT32_MIN}) {
+    CHECK_EQ(std::string(sac_status_name(SAC_E_ACCESS)), "SAC_E_ACCESS");
+    for (const int none : {20, -1, 1000000, INT32_MIN}) {
         CHECK_EQ(std::string(sac_status_name(none)), "SAC_E_?");
     }
 }

@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 struct Small {
     kit::PoolHandle pool = kit::pool(2 * kit::kMiB);
     kit::NsHandle ns = kit::space(pool, "ns", kit::plain(16, 4096));
-    sac::CacheControl &control = ns->it->control();
+    sac::CacheControl &control = kit::owned(ns.get()).control();
 };
 
 // Keys of pages that do not follow one another.

@@ -28,7 +28,7 @@ kit::Layout with_state(std::uint32_t mib) {
 
 // A page without a parent and without a tail.
 void put_body(const kit::NsHandle &ns, std::uint64_t key, sac::Key parent = {}) {
-    auto &control = ns->it->control();
+    auto &control = kit::owned(ns.get()).control();
     const auto held = control.reserve(1, 0, kLater);
     sac::CommitItem item{held[0], sac::Key::load(kit::key(key).data()), parent, nullptr, 0,
                          false};
@@ -62,7 +62,7 @@ TEST(child_of_the_kill_test) {
     const kit::PoolHandle pool = kit::pool(24 * kit::kMiB, dir);
     const kit::NsHandle ns = kit::space(pool, "ns", large_bodies());
     fill(ns, 0);
-    (void)ns->it->control().reserve(0, 8, kLater);
+    (void)kit::owned(ns.get()).control().reserve(0, 8, kLater);
     _exit(0);
 }
 
@@ -85,7 +85,7 @@ TEST(a_kill_while_chunks_change) {
         kit::PoolHandle pool;
         MUST(kit::open_pool(pool, 0, dir.pool().c_str(), 0, SAC_POOL_OPEN));
         const kit::NsHandle ns = kit::space(pool, "ns", large_bodies());
-        auto &control = ns->it->control();
+        auto &control = kit::owned(ns.get()).control();
         CHECK(kit::stats(ns).pages >= 1u);
         const sac_pool_info i = kit::info(pool);
         CHECK_EQ(i.free_bytes + control.assigned_bytes(), i.data_bytes);  // no slab is lost
@@ -98,7 +98,7 @@ TEST(a_kill_while_chunks_change) {
 TEST(tails_take_chunks_back_from_idle_bodies) {
     const kit::PoolHandle pool = kit::pool(16 * kit::kMiB);
     const kit::NsHandle ns = kit::space(pool, "ns", with_state(1));
-    auto &control = ns->it->control();
+    auto &control = kit::owned(ns.get()).control();
     const std::uint64_t full = fill(ns, 0);
     CHECK_EQ(full, 7u * 32);
     const std::uint64_t before = kit::stats(ns).evictions;
@@ -154,7 +154,7 @@ TEST(many_sequences_at_once_beside_a_cache_of_bodies) {
 TEST(a_chunk_of_several_slabs_takes_neighbours) {
     const kit::PoolHandle pool = kit::pool(24 * kit::kMiB);
     const kit::NsHandle ns = kit::space(pool, "ns", with_state(3));
-    auto &control = ns->it->control();
+    auto &control = kit::owned(ns.get()).control();
     fill(ns, 0);
     const std::uint64_t before = control.assigned_bytes();
     const auto held = control.reserve(0, 3, kLater);
@@ -166,16 +166,17 @@ TEST(a_chunk_of_several_slabs_takes_neighbours) {
 TEST(pinned_and_reserved_chunks_stay) {
     const kit::PoolHandle pool = kit::pool(12 * kit::kMiB);
     const kit::NsHandle ns = kit::space(pool, "ns", with_state(1));
-    auto &control = ns->it->control();
+    auto &control = kit::owned(ns.get()).control();
     const std::uint64_t full = fill(ns, 0);
     // One pinned page in each chunk of bodies: found by slot.
-    const auto &index = ns->it->index();
+    const auto view = ns->it->view();
+    const sac::Index &index = view->index();
     const std::uint32_t per_chunk = ns->it->block().chunk_slots;
     std::vector<std::uint32_t> pinned;
     for (std::uint32_t slot = 0; slot < index.capacity(); slot += per_chunk) {
         const std::uint64_t word = index.record(slot).word.load();
         if ((word & sac::Record::kGeneration) != 0 && (word & sac::Record::kAbsent) == 0) {
-            CHECK(ns->it->pin(slot, word & sac::Record::kGeneration));
+            CHECK(view->pin(slot, word & sac::Record::kGeneration) == sac::View::Pinned::yes);
             pinned.push_back(slot);
         }
     }
@@ -183,20 +184,20 @@ TEST(pinned_and_reserved_chunks_stay) {
     CHECK_THROWS(SAC_E_NO_SPACE, control.reserve(0, 3, kLater));
     CHECK_EQ(kit::stats(ns).pages, full);
     CHECK_EQ(kit::stats(ns).pinned, pinned.size());
-    ns->it->pins().unpin(pinned.back());
+    view->pins().unpin(pinned.back());
     const auto held = control.reserve(0, 3, kLater);
     CHECK_EQ(kit::stats(ns).pages, full - 32);
     control.abort(held);
     pinned.pop_back();
     for (const std::uint32_t slot : pinned) {
-        ns->it->pins().unpin(slot);
+        view->pins().unpin(slot);
     }
 }
 
 TEST(children_of_a_chunk_that_left_stay) {
     const kit::PoolHandle pool = kit::pool(12 * kit::kMiB);
     const kit::NsHandle ns = kit::space(pool, "ns", with_state(1));
-    auto &control = ns->it->control();
+    auto &control = kit::owned(ns.get()).control();
     // One chain through all chunks: parents lie in the first.
     const std::uint64_t all = 5 * 32 - 32;
     for (std::uint64_t i = 0; i < all; ++i) {
@@ -205,10 +206,10 @@ TEST(children_of_a_chunk_that_left_stay) {
     for (std::uint64_t i = 1000; i < 1032; ++i) {
         put_body(ns, i);
     }
-    const std::uint64_t forced = control.forced();
+    const std::uint64_t forced = control.index()->forced();
     const std::uint64_t before = kit::stats(ns).pages;
     auto held = control.reserve(0, 3, kLater);
-    CHECK_EQ(control.forced(), forced);
+    CHECK_EQ(control.index()->forced(), forced);
     control.abort(held);
     const std::uint64_t left = kit::stats(ns).pages;
     CHECK(left < before);
@@ -242,7 +243,7 @@ TEST(a_converted_pool_recovers) {
     {
         const kit::PoolHandle pool = kit::pool(16 * kit::kMiB, dir.pool());
         const kit::NsHandle ns = kit::space(pool, "ns", with_state(1));
-        auto &control = ns->it->control();
+        auto &control = kit::owned(ns.get()).control();
         fill(ns, 0);
         const auto held = control.reserve(0, 6, kLater);
         std::vector<sac::CommitItem> items;
@@ -263,6 +264,6 @@ TEST(a_converted_pool_recovers) {
     CHECK_EQ(kit::stats(ns).pages, pages);
     CHECK_EQ(kit::stats(ns).tails, tails);
     const sac_pool_info i = kit::info(pool);
-    CHECK_EQ(i.free_bytes + ns->it->control().assigned_bytes(), i.data_bytes);
+    CHECK_EQ(i.free_bytes + kit::owned(ns.get()).control().assigned_bytes(), i.data_bytes);
     std::filesystem::remove_all(dir.pool() + "2");
 }

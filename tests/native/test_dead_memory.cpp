@@ -154,7 +154,7 @@ TEST(on_dead_metadata_nothing_is_decided) {
     const Files f;
     const auto k = kit::keys(0, 2);
     CHECK_EQ(kit::put(f.ns, k), 2u);
-    sac::Media &media = f.ns->it->media();
+    sac::Media &media = kit::owned(f.ns.get()).media();
     media.check_writable();
     f.shorten("meta", 65536);
     CHECK_THROWS(SAC_E_MEDIA, media.assign_meta(9, sac::fmt::kHeaders, 0));

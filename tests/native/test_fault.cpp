@@ -106,7 +106,7 @@ TEST(far_blocks) {  // more than one word of bits
 TEST(guards_come_and_go) {
     const File file(2 * kMiB);
     std::vector<std::unique_ptr<sac::FaultGuard>> all;
-    for (std::size_t i = 0; i < 1024; ++i) {
+    for (std::size_t i = 0; i < 65536; ++i) {
         all.push_back(std::make_unique<sac::FaultGuard>(file.at(i % 512 * 4096), 4096));
     }
     CHECK_THROWS(SAC_E_NO_MEMORY, sac::FaultGuard(file.at(0), 4096));

@@ -25,7 +25,7 @@ std::uint32_t find(const Index &index, std::uint64_t n, std::uint32_t part = 0) 
 }  // namespace
 
 TEST(finds_what_is_there_only) {
-    Index index(1000, 100, 1);
+    Index index(1000, 100, 1, 1, false);
     CHECK_EQ(index.capacity(), 1000u);
     CHECK_EQ(find(index, 5), kNoSlot);
     index.insert(17, key(5), 40);
@@ -43,7 +43,7 @@ TEST(finds_what_is_there_only) {
 }
 
 TEST(a_marked_page_is_still_found) {
-    Index index(16, 16, 1);
+    Index index(16, 16, 1, 1, false);
     index.insert(3, key(1), 9);
     index.record(3).word.fetch_or(Record::kMark);
     std::uint64_t word = 0;
@@ -54,7 +54,7 @@ TEST(a_marked_page_is_still_found) {
 TEST(full_index_and_reuse_of_every_slot) {
     // Every bucket is in use here, and many entries lie in a neighbour of their own.
     constexpr std::uint32_t kSlots = 4096;
-    Index index(kSlots, 64, 7);
+    Index index(kSlots, 64, 7, 1, false);
     std::map<std::uint32_t, std::uint64_t> model;  // slot -> number of its key
     for (std::uint32_t s = 0; s < kSlots; ++s) {
         index.insert(s, key(s), s + 1);
@@ -84,7 +84,7 @@ TEST(full_index_and_reuse_of_every_slot) {
 }
 
 TEST(batch_is_the_same_as_one_by_one) {
-    Index index(512, 64, 3);
+    Index index(512, 64, 3, 1, false);
     for (std::uint32_t s = 0; s < 300; ++s) {
         index.insert(s, key(2 * std::uint64_t{s}), s + 10);
     }
@@ -102,7 +102,7 @@ TEST(batch_is_the_same_as_one_by_one) {
 }
 
 TEST(chunks) {
-    Index index(300, 100, 3);
+    Index index(300, 100, 3, 1, false);
     index.set_chunk(2, 0x123400000000);
     std::uint32_t within = 0;
     CHECK_EQ(index.chunk(257, within), 0x123400000000u);
@@ -110,7 +110,7 @@ TEST(chunks) {
 }
 
 TEST(memory_stays_under_100_bytes_a_page) {
-    const Index index(1'000'000, 1000, 3);
+    const Index index(1'000'000, 1000, 3, 1, false);
     CHECK(index.bytes() < 100'000'000);
 }
 
@@ -118,7 +118,7 @@ TEST(memory_stays_under_100_bytes_a_page) {
 // belongs to them: generations are multiples of the number of keys, plus the key's.
 TEST(readers_beside_the_writer) {
     constexpr std::uint64_t kSlots = 64, kKeys = 128, kStay = 16;
-    Index index(kSlots, 64, 11);
+    Index index(kSlots, 64, 11, 1, false);
     for (std::uint64_t s = 0; s < kStay; ++s) {
         index.insert(static_cast<std::uint32_t>(s), key(s), kKeys + s);
     }

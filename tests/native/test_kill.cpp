@@ -205,6 +205,9 @@ TEST(list_of_points_is_complete) {
             }
         }
     }
+    for (const char *served : doomed::kServed) {
+        std::erase_if(found, [&](const std::string &p) { return p.rfind(served, 0) == 0; });
+    }
     CHECK(listed == found);
 }
 

@@ -30,8 +30,8 @@ kit::PoolHandle sparse_pool(std::uint64_t bytes, std::uint32_t extents) {
     auto meta = std::make_unique<sac::Mapping>(std::move(metas));
     auto data = std::make_unique<sac::Mapping>(std::move(datas));
     sac::Media::create(*meta, *data);
-    return kit::PoolHandle(
-        new sac_pool{std::make_shared<sac::Pool>(std::move(meta), std::move(data), sac::Fd())});
+    return kit::PoolHandle(new sac_pool{
+        std::make_shared<sac::OwnedPool>(std::move(meta), std::move(data), sac::Fd())});
 }
 
 void gather_one(const kit::NsHandle &ns, const kit::PrefixHandle &prefix, std::int64_t row,
@@ -61,7 +61,8 @@ TEST(pages_far_beyond_4_gib) {
             auto *const at = static_cast<std::uint8_t *>(rows);
             first = i == 0 ? at : first;
             highest = std::max<std::uint64_t>(
-                highest, static_cast<std::uint64_t>(at - ns->it->media().data().data()));
+                highest,
+                static_cast<std::uint64_t>(at - kit::owned(ns.get()).media().data().data()));
             at[0] = static_cast<std::uint8_t>(i + 1);
             at[kGiB - 1] = static_cast<std::uint8_t>(i + 101);
         }

@@ -177,7 +177,7 @@ TEST(the_limit_on_memory_is_ahead_of_every_generation) {
     kit::Directory dir;
     kit::PoolHandle pool = kit::pool(4 * kit::kMiB, dir.pool());
     const auto ns = kit::space(pool, "ns", kit::plain(16, 64));
-    sac::Media &media = ns->it->media();
+    sac::Media &media = kit::owned(ns.get()).media();
     std::uint64_t last = 0;
     for (int i = 0; i < (1 << 20) + 10; ++i) {
         const std::uint64_t g = media.generation();
@@ -202,7 +202,7 @@ TEST(after_a_reboot_only_pages_with_a_right_checksum_count) {
         const auto ns = kit::space(pool, "with", layout, 0, SAC_NS_DATA_CHECKSUM);
         const auto prefix = kit::pin(ns, k);
         where = static_cast<std::uint64_t>(prefix->it->addresses(0)[3] -
-                                           ns->it->media().data().data());
+                                           kit::owned(ns.get()).media().data().data());
     }
     MUST(reopen(pool, dir));
     CHECK_EQ(kit::info(pool).rebooted, 0u);
@@ -226,7 +226,7 @@ TEST(after_a_reboot_only_pages_with_a_right_checksum_count) {
 TEST(extents_are_filled_in_turn) {
     kit::PoolHandle pool = kit::pool(32 * kit::kMiB, {}, 2);
     const auto ns = kit::space(pool, "ns", kit::plain(16, 65536));  // two pages a slab
-    const sac::Media &media = ns->it->media();
+    const sac::Media &media = kit::owned(ns.get()).media();
     for (std::uint64_t i = 0; i < 32; ++i) {
         CHECK_EQ(kit::put(ns, kit::keys(i, 1)), 1u);
         std::array<std::uint64_t, 2> slabs{};
@@ -256,7 +256,7 @@ TEST(what_is_given_has_memory_behind_it) {
     CHECK(blocks("meta") >= 3 * fmt::kMetaSlab);  // the superblock and two tables
     const auto ns = kit::space(pool, "ns", kit::plain(16, 64));
     CHECK(blocks("meta") >= 4 * fmt::kMetaSlab);
-    sac::Media &media = ns->it->media();
+    sac::Media &media = kit::owned(ns.get()).media();
     CHECK(media.assign_chunk(7, fmt::kBody, 0, 2) != UINT64_MAX);
     CHECK(!media.file_system_full());
     CHECK(blocks("data.0") >= 2 * fmt::kDataSlab);

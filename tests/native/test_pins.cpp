@@ -29,8 +29,8 @@ TEST(counts_and_notes) {
 }
 
 TEST(notes_that_nobody_reads_are_overwritten) {
-    sac::PinTable pins(10);
     constexpr std::uint32_t kRing = 1 << 16;
+    sac::PinTable pins(kRing);  // a smaller one keeps fewer notes
     std::vector<std::uint32_t> many(kRing + 1000);
     for (std::uint32_t i = 0; i < many.size(); ++i) {
         many[i] = i;
@@ -193,7 +193,9 @@ TEST(a_pin_that_holds_keeps_the_page) {
     constexpr std::uint64_t kKeys = 4;
     const auto pool = kit::pool(2 * kit::kMiB);
     const auto ns = kit::space(pool, "ns", kit::plain(16, 32768));  // four pages
-    sac::Namespace &n = *ns->it;
+    sac::OwnedNamespace &n = kit::owned(ns.get());
+    const auto view = n.view();
+    const sac::Index &index = view->index();
     std::atomic<bool> stop{false};
     std::atomic<std::uint64_t> broken{0}, held{0}, refused{0};
     std::vector<std::thread> readers;
@@ -202,7 +204,7 @@ TEST(a_pin_that_holds_keeps_the_page) {
             for (std::uint64_t i = 0; !stop.load(std::memory_order_relaxed); ++i) {
                 const sac::Key key = sac::Key::load(kit::key(i % kKeys).data());
                 std::uint64_t word = 0;
-                const std::uint32_t slot = n.index().find(key, 0, word);
+                const std::uint32_t slot = index.find(key, 0, word);
                 if (slot == sac::kNoSlot) {
                     continue;
                 }
@@ -210,17 +212,17 @@ TEST(a_pin_that_holds_keeps_the_page) {
                     std::this_thread::yield();
                 }
                 const std::uint64_t generation = word & sac::Record::kGeneration;
-                if (!n.pin(slot, generation)) {
+                if (view->pin(slot, generation) != sac::View::Pinned::yes) {
                     ++refused;
                     continue;
                 }
                 ++held;
-                const sac::Record &r = n.index().record(slot);
+                const sac::Record &r = index.record(slot);
                 for (int look = 0; look < 40; ++look) {
                     broken += (r.word.load() & ~sac::Record::kMark) != generation;
-                    broken += !(n.index().key(slot) == key);
+                    broken += !(index.key(slot) == key);
                 }
-                n.pins().unpin(slot);
+                view->pins().unpin(slot);
             }
         });
     }
@@ -241,5 +243,5 @@ TEST(a_pin_that_holds_keeps_the_page) {
     CHECK_EQ(broken.load(), 0u);
     CHECK(held.load() > 0);
     CHECK(evicted > 0);
-    CHECK_EQ(n.pins().pinned_slots(), 0u);
+    CHECK_EQ(view->pins().pinned_slots(), 0u);
 }

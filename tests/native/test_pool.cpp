@@ -182,7 +182,7 @@ TEST(a_drop_that_was_cut_off_is_completed) {
     auto pool = kit::pool(8 * kit::kMiB, dir.pool());
     auto ns = kit::space(pool, "ns", kit::plain(16, 65536));
     CHECK_EQ(kit::put(ns, kit::keys(0, 4)), 4u);
-    CHECK_EQ(ns->it->drop(), 0u);  // marked on memory, and then nothing more
+    CHECK_EQ(kit::owned(ns.get()).drop(), 0u);  // marked on memory, and then nothing more
     ns.reset();
     pool.reset();
     MUST(open_only(pool, dir.pool()));
@@ -200,7 +200,7 @@ TEST(a_damaged_namespace_does_not_keep_the_others_down) {
     std::uint64_t block = 0;
     {
         const auto bad = kit::space(pool, "bad", layout);
-        block = bad->it->media().owned().at(bad->it->block().id).blocks.at(0);
+        block = kit::owned(bad.get()).media().owned().at(bad->it->block().id).blocks.at(0);
     }
     pool.reset();
     const int fd = open(dir.file("meta").c_str(), O_RDWR | O_CLOEXEC);

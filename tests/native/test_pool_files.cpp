@@ -44,7 +44,7 @@ TEST(ids_are_used_again_and_names_of_damaged_ones_are_unique) {
     std::uint64_t block = 0;
     {
         const auto bad = kit::space(pool, "x", layout);
-        block = bad->it->media().owned().at(2).blocks.at(0);
+        block = kit::owned(bad.get()).media().owned().at(2).blocks.at(0);
     }
     pool.reset();
     const int fd = open(dir.file("meta").c_str(), O_RDWR | O_CLOEXEC);

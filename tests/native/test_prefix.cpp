@@ -27,19 +27,19 @@ void evict_tail(const kit::NsHandle &ns, std::uint64_t number) {
     sac::Namespace &n = *ns->it;
     const sac::Key key = sac::Key::load(kit::key(number).data());
     std::uint64_t word = 0;
-    const std::uint32_t slot = n.index().find(key, sac::kTailPart, word);
+    const std::uint32_t slot = n.view()->index().find(key, sac::kTailPart, word);
     CHECK(slot != sac::kNoSlot);
     // Bodies pinned, all other tails too: the one that is left is this one.
     std::vector<std::uint32_t> pinned;
-    for (std::uint32_t s = 0; s < n.index().capacity(); ++s) {
+    for (std::uint32_t s = 0; s < n.view()->index().capacity(); ++s) {
         if (s != slot) {
-            n.pins().pin(s);
+            n.view()->pins().pin(s);
             pinned.push_back(s);
         }
     }
     CHECK_EQ(kit::evict(ns, 1), 1u);
     for (const std::uint32_t s : pinned) {
-        n.pins().unpin(s);
+        n.view()->pins().unpin(s);
     }
 }
 

@@ -77,6 +77,7 @@ sac_plane plane_of(sac_ns *ns, std::uint32_t plane);
 void bind_pool(nb::module_ &m);
 void bind_pages(nb::module_ &m);
 void bind_gather(nb::module_ &m);
+void bind_server(nb::module_ &m);
 
 using Pool = Handle<sac_pool>;
 struct Namespace : Handle<sac_ns> {

@@ -86,4 +86,5 @@ NB_MODULE(_core, m) {
     sac_py::bind_pool(m);
     sac_py::bind_pages(m);
     sac_py::bind_gather(m);
+    sac_py::bind_server(m);
 }

@@ -89,6 +89,9 @@ nb::dict ns_info(const Namespace &self) {
         nb::bytes(reinterpret_cast<const char *>(i.geometry.hash), sizeof i.geometry.hash);
     d["quota_bytes"] = i.max_bytes, d["assigned_bytes"] = i.assigned_bytes;
     d["index_bytes"] = i.index_bytes, d["capacity_pages"] = i.capacity_pages;
+    d["uid"] = i.uid, d["gid"] = i.gid, d["mode"] = i.mode;
+    d["policy"] =
+        nb::str(i.policy == 0 ? "lru" : ("policy " + std::to_string(i.policy)).c_str());
     return d;
 }
 
@@ -130,7 +133,7 @@ std::shared_ptr<Namespace> open_namespace(const Pool &self, const std::string &n
                                           const std::optional<NativeLayout> &layout,
                                           const std::string &model, std::uint32_t key_scheme,
                                           std::uint64_t max_bytes, bool checksum,
-                                          bool token_ids) {
+                                          bool token_ids, std::uint32_t mode) {
     const auto pool = self.get("pool");
     std::vector<sac_plane> planes;
     sac_layout native{sizeof(sac_layout), 0, 0, nullptr};
@@ -139,6 +142,7 @@ std::shared_ptr<Namespace> open_namespace(const Pool &self, const std::string &n
     o.flags = (checksum ? std::uint32_t{SAC_NS_DATA_CHECKSUM} : 0u) |
               (token_ids ? std::uint32_t{SAC_NS_TOKEN_IDS} : 0u);
     o.key_scheme = key_scheme, o.max_bytes = max_bytes, o.model = model.c_str();
+    o.mode = mode;
     if (layout) {
         planes = planes_of(*layout);
         native.page_tokens = std::get<0>(*layout);
@@ -190,6 +194,23 @@ void bind_pool(nb::module_ &m) {
         },
         nb::arg("bytes"), nb::arg("path").none(), nb::arg("extents"), nb::arg("metadata_bytes"),
         nb::arg("prefault"), nb::arg("open_only"));
+    m.def(
+        "connect",
+        [](const std::string &socket, const std::optional<std::string> &pool,
+           const std::optional<std::string> &name, std::uint64_t timeout_ms,
+           std::uint64_t reconnect_ms) {
+            sac_connect_options o{};
+            o.struct_size = sizeof o;
+            o.socket = socket.c_str();
+            o.pool = pool ? pool->c_str() : nullptr;
+            o.name = name ? name->c_str() : nullptr;
+            o.timeout_ms = timeout_ms, o.reconnect_ms = reconnect_ms;
+            sac_pool *connected = nullptr;
+            call([&] { return sac_pool_connect(&o, &connected); });
+            return std::make_shared<Pool>(connected, sac_pool_close);
+        },
+        nb::arg("socket"), nb::arg("pool").none(), nb::arg("name").none(),
+        nb::arg("timeout_ms"), nb::arg("reconnect_ms"));
 
     nb::class_<Pool>(m, "Pool")
         .def("info", pool_info)
@@ -216,7 +237,14 @@ void bind_pool(nb::module_ &m) {
              })
         .def("open_namespace", open_namespace, nb::arg("name"), nb::arg("layout").none(),
              nb::arg("model"), nb::arg("key_scheme"), nb::arg("max_bytes"), nb::arg("checksum"),
-             nb::arg("token_ids"))
+             nb::arg("token_ids"), nb::arg("mode") = 0)
+        .def(
+            "resize",
+            [](const Pool &self, const std::string &name, std::uint64_t max_bytes) {
+                const auto pool = self.get("pool");
+                call([&] { return sac_pool_resize(pool.get(), name.c_str(), max_bytes); });
+            },
+            nb::arg("name"), nb::arg("max_bytes"))
         .def("close", &Pool::close)
         .def_prop_ro("closed", &Pool::closed);
 

@@ -76,7 +76,7 @@ Image make_image(std::uint32_t count) {
     const std::uint8_t *const meta_at = meta->data(), *const data_at = data->data();
     const std::uint64_t data_bytes = data->bytes();
     const kit::PoolHandle pool(
-        new sac_pool{std::make_shared<sac::Pool>(std::move(meta), std::move(data), sac::Fd())});
+        new sac_pool{std::make_shared<sac::OwnedPool>(std::move(meta), std::move(data), sac::Fd())});
     const auto a = kit::space(pool, "a", layout_a(), 0, SAC_NS_DATA_CHECKSUM);
     const auto b = kit::space(pool, "b", wide(kit::plain(16, 40)), 0, SAC_NS_TOKEN_IDS);
     const std::vector<std::uint32_t> tokens(16 * 8, 7);
@@ -87,10 +87,10 @@ Image make_image(std::uint32_t count) {
     kit::evict(b, 1);
     // The places that say something, found by the owners of the slabs.
     image.places = {{true, 0, 8192}, {false, 0, 8192}};
-    const fmt::Superblock &sb = a->it->media().superblock();
+    const fmt::Superblock &sb = kit::owned(a).media().superblock();
     image.places.push_back({true, sb.meta_table_offset, 8 * sb.meta_slabs});
     image.places.push_back({true, sb.extents[0].table_offset, 8 * sb.extents[0].slab_count});
-    for (const auto &[id, owned] : a->it->media().owned()) {
+    for (const auto &[id, owned] : kit::owned(a).media().owned()) {
         for (const std::uint64_t slab : owned.blocks) {
             for (const std::uint64_t copy : fmt::kNamespaceCopies) {
                 image.places.push_back({true, slab * fmt::kMetaSlab + copy, 512});
@@ -102,7 +102,7 @@ Image make_image(std::uint32_t count) {
             image.places.push_back({true, slab * fmt::kMetaSlab, 8 * 256});
         }
         for (const sac::Run &r : owned.runs) {
-            image.places.push_back({false, a->it->media().chunk_offset(r), 65536});
+            image.places.push_back({false, kit::owned(a).media().chunk_offset(r), 65536});
         }
     }
     image.meta.assign(meta_at, meta_at + kMetaBytes);
@@ -165,7 +165,7 @@ void use(const std::shared_ptr<sac::Namespace> &ns, std::uint8_t what) {
         });
     }
     if ((what & 2) != 0) {
-        attempt([&] { (void)ns->control().evict(3); });
+        attempt([&] { (void)kit::owned(*ns).control().evict(3); });
     }
     if ((what & 4) != 0) {
         const std::vector<std::uint32_t> tokens(std::size_t{5} * g.page_tokens, 3);
@@ -189,7 +189,7 @@ void use(const std::shared_ptr<sac::Namespace> &ns, std::uint8_t what) {
     }
     if ((what & 8) != 0) {
         std::uint64_t checked = 0, dropped = 0;
-        attempt([&] { ns->control().verify(checked, dropped); });
+        attempt([&] { kit::owned(*ns).control().verify(checked, dropped); });
     }
     if ((what & 16) != 0) {
         attempt([&] {
@@ -241,7 +241,7 @@ void run(const std::uint8_t *input, std::size_t size) {
     }
     attempt([&] {
         const auto pool =
-            std::make_shared<sac::Pool>(std::move(meta), std::move(data), sac::Fd());
+            std::make_shared<sac::OwnedPool>(std::move(meta), std::move(data), sac::Fd());
         const sac_ns_options open_only = kit::ns_options(nullptr);
         for (const std::string &name : pool->names()) {
             attempt([&] { use(pool->open_namespace(name, open_only), what); });

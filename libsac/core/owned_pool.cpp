@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pool.hpp"
+#include "owned_pool.hpp"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -8,21 +10,24 @@
 
 #include "error.hpp"
 #include "namespace_block.hpp"
+#include "open_fds.hpp"
 
 namespace sac {
 
-Pool::Pool(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock)
-    : media_(std::make_shared<Media>(std::move(meta), std::move(data), std::move(lock))) {
+OwnedPool::OwnedPool(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock,
+                     bool shared)
+    : media_(std::make_shared<Media>(std::move(meta), std::move(data), std::move(lock))),
+      shared_(shared) {
     recover();
     media_->take();
 }
 
-Pool::~Pool() {
+OwnedPool::~OwnedPool() {
     if (!media_->forked())
         close();
 }
 
-void Pool::use(std::uint32_t id) {
+void OwnedPool::use(std::uint32_t id) {
     if (used_ids_.size() <= id)
         used_ids_.resize(id + std::size_t{1});
     used_ids_[id] = true;
@@ -30,19 +35,19 @@ void Pool::use(std::uint32_t id) {
         ++next_id_;
 }
 
-void Pool::release(std::uint32_t id) {
+void OwnedPool::release(std::uint32_t id) {
     used_ids_[id] = false;
     next_id_ = std::min(next_id_, id);
 }
 
-std::string Pool::damaged_name(std::uint32_t id) const {
+std::string OwnedPool::damaged_name(std::uint32_t id) const {
     std::string name = format("damaged.%u", id);
     for (unsigned i = 2; namespaces_.count(name) != 0; ++i)
         name = format("damaged.%u.%u", id, i);
     return name;
 }
 
-void Pool::recover() {
+void OwnedPool::recover() {
     const auto all = media_->owned();
     // First those that have a name: one that looks like a damaged one's is theirs.
     for (const bool named : {true, false})
@@ -53,13 +58,13 @@ void Pool::recover() {
                 continue;
             // A drop that a kill cut off, or slabs whose namespace was never completed.
             if ((known && b.state == fmt::kDropping) || owned.blocks.empty()) {
-                Namespace::destroy(*media_, owned);
+                OwnedNamespace::destroy(*media_, owned);
                 continue;
             }
             use(id);
             Entry e{id, nullptr, {}, SAC_OK};
             try {
-                e.ns = Namespace::load(media_, owned, id, media_->rebooted());
+                e.ns = OwnedNamespace::load(media_, owned, id, media_->rebooted(), shared_);
             } catch (const Error &error) {
                 // The others are not to suffer: this one answers with its damage, and can
                 // be dropped.
@@ -71,7 +76,7 @@ void Pool::recover() {
         }
 }
 
-void Pool::info(sac_pool_info &out) const {
+void OwnedPool::info(sac_pool_info &out) {
     media_->check_usable();
     const std::lock_guard lock(mutex_);
     const fmt::Superblock &sb = media_->superblock();
@@ -90,7 +95,7 @@ void Pool::info(sac_pool_info &out) const {
     out.dead_blocks = media_->data().guard().faults() + media_->meta().guard().faults();
 }
 
-std::vector<std::string> Pool::names() const {
+std::vector<std::string> OwnedPool::names() {
     media_->check_usable();
     const std::lock_guard lock(mutex_);
     std::vector<std::string> out;
@@ -99,8 +104,32 @@ std::vector<std::string> Pool::names() const {
     return out;
 }
 
-std::shared_ptr<Namespace> Pool::open_namespace(const std::string &name,
-                                                const sac_ns_options &options) {
+std::shared_ptr<OwnedNamespace> OwnedPool::find(const std::string &name) {
+    media_->check_usable();
+    const std::lock_guard lock(mutex_);
+    const auto it = namespaces_.find(name);
+    if (it == namespaces_.end())
+        return nullptr;
+    if (!it->second.ns)
+        throw Error(it->second.status, name, it->second.damage);
+    return it->second.ns;
+}
+
+void OwnedPool::each(const std::function<void(OwnedNamespace &)> &fn) {
+    const std::lock_guard lock(mutex_);
+    for (const auto &[name, entry] : namespaces_)
+        if (entry.ns)
+            fn(*entry.ns);
+}
+
+std::shared_ptr<Namespace> OwnedPool::open_namespace(const std::string &name,
+                                                     const sac_ns_options &options) {
+    return open(name, options, geteuid(), getegid());
+}
+
+std::shared_ptr<OwnedNamespace> OwnedPool::open(const std::string &name,
+                                                const sac_ns_options &options,
+                                                std::uint32_t uid, std::uint32_t gid) {
     media_->check_usable();
     const std::lock_guard lock(mutex_);
     const auto it = namespaces_.find(name);
@@ -116,9 +145,9 @@ std::shared_ptr<Namespace> Pool::open_namespace(const std::string &name,
         throw Error(
             SAC_E_NO_SPACE, name,
             format("the pool has %u namespaces, the most it can have", fmt::kMaxNamespaces));
-    std::shared_ptr<Namespace> ns;
+    std::shared_ptr<OwnedNamespace> ns;
     try {
-        ns = Namespace::create(media_, id, name, options);
+        ns = OwnedNamespace::create(media_, id, name, options, uid, gid, shared_);
     } catch (const Error &e) {
         if (e.status != SAC_E_NO_SPACE || !media_->file_system_full())
             throw;
@@ -134,7 +163,7 @@ std::shared_ptr<Namespace> Pool::open_namespace(const std::string &name,
     return ns;
 }
 
-void Pool::drop(const std::string &name) {
+void OwnedPool::drop(const std::string &name) {
     media_->check_usable();
     const std::lock_guard lock(mutex_);
     const auto it = namespaces_.find(name);
@@ -154,12 +183,36 @@ void Pool::drop(const std::string &name) {
     const auto all = media_->owned();
     const auto owned = all.find(e.id);
     if (owned != all.end())
-        Namespace::destroy(*media_, owned->second);
+        OwnedNamespace::destroy(*media_, owned->second);
     release(e.id);
     namespaces_.erase(it);
 }
 
-void Pool::close() {
+OwnedNamespace &OwnedPool::whole(const std::string &name) {
+    const auto it = namespaces_.find(name);
+    if (it == namespaces_.end())
+        throw Error(SAC_E_NOT_FOUND, name, "there is no namespace '" + name + "'");
+    if (!it->second.ns)
+        throw Error(it->second.status, name, it->second.damage);
+    return *it->second.ns;
+}
+
+void OwnedPool::resize(const std::string &name, std::uint64_t max_bytes) {
+    media_->check_usable();
+    const std::lock_guard lock(mutex_);
+    whole(name).resize(max_bytes);
+}
+
+void OwnedPool::extend(const sac_extent_fd &extent) {
+    media_->check_usable();
+    const std::lock_guard lock(mutex_);
+    media_->extend(take_extent(extent));
+    for (const auto &[name, entry] : namespaces_)
+        if (entry.ns)
+            entry.ns->pool_grew();
+}
+
+void OwnedPool::close() {
     if (media_->forked())
         media_->check_usable();
     const std::lock_guard lock(mutex_);

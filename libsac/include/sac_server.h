@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The daemon's side of libsac: serves pools of this process to other processes by
+ * docs/protocol.md. Conventions are those of sac.h. One server a process.
+ */
+#ifndef SAC_SERVER_H
+#define SAC_SERVER_H
+
+#include "sac.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sac_server sac_server;
+
+typedef struct sac_server_options {
+    uint32_t struct_size;
+    uint32_t socket_mode;    /* permission bits of the socket, e.g. 0660 */
+    uint32_t socket_gid;     /* its group; UINT32_MAX: leave */
+    uint32_t creators_gid;   /* who may create namespaces: members of this group (and the
+                                daemon's user and root); UINT32_MAX: everybody who connects */
+    const char *socket_path; /* ignored with listen_fd */
+    const char *run_dir;     /* roster and tables; exists, 0700, ours */
+    int32_t listen_fd;       /* a listening socket from the service manager; -1: make one */
+    uint32_t max_clients;    /* 0: 1024 */
+} sac_server_options;
+
+/* Reads the roster; serves nobody yet. SAC_E_BUSY: another daemon has this run_dir. */
+SAC_API int sac_server_open(const sac_server_options *options, sac_server **out);
+/* Adopts the tables that living processes have in the pool, then serves it under this name.
+ * The pool was opened with SAC_POOL_SHARED. */
+SAC_API int sac_server_add_pool(sac_server *server, const char *name, sac_pool *pool);
+/* SAC_E_BUSY while a client is attached to a namespace of it, naming one. */
+SAC_API int sac_server_remove_pool(sac_server *server, const char *name);
+/* Begins to accept. Threads: one for clients, two for operations that take longer. */
+SAC_API int sac_server_serve(sac_server *server);
+/* Ends serving. Tables and roster stay for the next daemon. Last call but close. */
+SAC_API int sac_server_stop(sac_server *server);
+SAC_API int sac_server_close(sac_server *server);
+/* Turns of the serving thread; stands still when it hangs. */
+SAC_API int sac_server_heartbeat(sac_server *server, uint64_t *turns);
+
+/* -------------------------------------------------------- administration requests */
+
+typedef struct sac_admin_request {
+    uint64_t id; /* for the answer; 0: none came in time */
+    uint32_t pid, uid, gid;
+    uint32_t group_count; /* supplementary groups, the first 64 */
+    uint32_t groups[64];
+    uint32_t fd_count;
+    int32_t fds[66];  /* the caller closes them */
+    const char *json; /* valid until the answer */
+    uint64_t json_bytes;
+} sac_admin_request;
+
+/* Waits up to timeout_ms for a request. Several threads may wait. SAC_E_CLOSED after stop. */
+SAC_API int sac_server_admin(sac_server *server, uint64_t timeout_ms, sac_admin_request *out);
+SAC_API int sac_server_answer(sac_server *server, uint64_t id, const char *json,
+                              uint64_t json_bytes);
+
+/* ------------------------------------------------------------------------- who is there */
+
+typedef struct sac_client_info {
+    uint8_t id[16];
+    uint32_t pid, uid, gid;
+    uint32_t connected; /* 0: alive, but its connection is lost or not back yet */
+    uint32_t tables;
+    uint32_t evicted;    /* 1: its tables are revoked for good */
+    uint64_t start_time; /* of the process, clock ticks since boot */
+    uint64_t since_ms;   /* HELLO, milliseconds since the epoch */
+    uint64_t requests;
+    char name[64]; /* as it calls itself, or the process's name */
+} sac_client_info;
+
+#define SAC_LATENCY_BUCKETS 128 /* bucket 4e+f: 2^e (1 + f/4) ns up to the next */
+
+typedef struct sac_table_info {
+    uint8_t client[16];
+    char pool[64], name[64];
+    uint32_t table;
+    uint32_t writable, revoked, reserved;
+    uint64_t pinned;       /* slots with a pin that are no reservations */
+    uint64_t reservations; /* slots being written */
+    uint64_t lookups, hits, rows_gathered, bytes_gathered, bytes_written, puts, gathers, pins;
+    uint64_t latency[4][SAC_LATENCY_BUCKETS]; /* lookup, pin, gather, put */
+} sac_table_info;
+
+typedef struct sac_op_info {
+    uint32_t op, reserved; /* number of docs/protocol.md */
+    uint64_t count, errors;
+    uint64_t latency[SAC_LATENCY_BUCKETS]; /* from the whole frame to the reply's last byte
+                                              handed to the kernel */
+} sac_op_info;
+
+/* *count in: room, out: number. out may be NULL. */
+SAC_API int sac_server_clients(sac_server *server, sac_client_info *out, uint64_t *count);
+SAC_API int sac_server_tables(sac_server *server, sac_table_info *out, uint64_t *count);
+SAC_API int sac_server_ops(sac_server *server, sac_op_info *out, uint64_t *count);
+/* Revokes a client's tables for good: its next calls fail, its reservations end, its pins go
+ * as it closes them. kill: SIGKILL to the process instead. */
+SAC_API int sac_server_evict(sac_server *server, const uint8_t *id, int kill);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
