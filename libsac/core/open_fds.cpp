@@ -67,6 +67,16 @@ Extent take_extent(const sac_extent_fd &given) {
     return e;
 }
 
+void check_other_file(const Extent &extent, std::span<const Extent> there) {
+    struct stat mine, other;
+    for (const Extent &e : there)
+        if (fstat(extent.fd.get(), &mine) == 0 && fstat(e.fd.get(), &other) == 0 &&
+            mine.st_dev == other.st_dev && mine.st_ino == other.st_ino)
+            throw Error(SAC_E_ARG, extent.name,
+                        format("%s and %s are one file: each extent needs its own",
+                               extent.name.c_str(), e.name.c_str()));
+}
+
 std::shared_ptr<Pool> Pool::from_fds(const sac_open_options &o) {
     if (o.flags & ~kKnown)
         throw Error(SAC_E_ARG, "pool", format("unknown pool flags 0x%x", o.flags));
@@ -80,8 +90,12 @@ std::shared_ptr<Pool> Pool::from_fds(const sac_open_options &o) {
     std::uint32_t count = o.data_count;
     if (!create)
         count = std::min(count, extents_named(metas.front()));
-    for (std::uint32_t i = 0; i < count; ++i)
-        data.push_back(take_extent(o.data[i]));
+    for (std::uint32_t i = 0; i < count; ++i) {
+        Extent e = take_extent(o.data[i]);
+        check_other_file(e, metas);
+        check_other_file(e, data);
+        data.push_back(std::move(e));
+    }
     auto m = std::make_unique<Mapping>(std::move(metas));
     auto d = std::make_unique<Mapping>(std::move(data));
     if (o.flags & SAC_POOL_PREFAULT)

@@ -206,7 +206,10 @@ void OwnedPool::resize(const std::string &name, std::uint64_t max_bytes) {
 void OwnedPool::extend(const sac_extent_fd &extent) {
     media_->check_usable();
     const std::lock_guard lock(mutex_);
-    media_->extend(take_extent(extent));
+    Extent e = take_extent(extent);
+    check_other_file(e, media_->meta().extents());
+    check_other_file(e, media_->data().extents());
+    media_->extend(std::move(e));
     for (const auto &[name, entry] : namespaces_)
         if (entry.ns)
             entry.ns->pool_grew();
