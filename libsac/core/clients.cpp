@@ -51,6 +51,11 @@ void CacheControl::revoke_all() noexcept {
         t->revoke();
 }
 
+bool CacheControl::has_clients() const {
+    const std::lock_guard lock(mutex_);
+    return std::any_of(pins_.begin(), pins_.end(), [](const auto &t) { return t->shared(); });
+}
+
 std::uint64_t CacheControl::reservations_of(const PinTable &table) const {
     const std::lock_guard lock(mutex_);
     return static_cast<std::uint64_t>(std::count_if(

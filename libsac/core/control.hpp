@@ -74,6 +74,8 @@ public:
     // the slabs can be given to others.
     // Then all views are revoked.
     std::uint64_t retire();
+    // Whether another process has a table here.
+    bool has_clients() const;
     // Slots that a table's client is writing to.
     std::uint64_t reservations_of(const PinTable &table) const;
 

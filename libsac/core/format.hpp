@@ -27,7 +27,7 @@ constexpr std::uint64_t kMaxPosition = (std::uint64_t{1} << 28) - 1;
 constexpr std::uint64_t kGenerationMax = (std::uint64_t{1} << 61) - 1;
 
 enum ExtentKind : std::uint32_t { kMetadata = 1, kData = 2 };
-enum PoolFlags : std::uint32_t { kClean = 1 };
+enum PoolFlags : std::uint32_t { kClean = 1, kServed = 2 };
 
 struct ExtentEntry {
     std::uint64_t bytes;

@@ -101,6 +101,7 @@ Media::Media(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lo
     read_boot_id(boot);
     recovered_ = (super_.flags & fmt::kClean) == 0;
     rebooted_ = std::memcmp(boot, super_.boot_id, sizeof boot) != 0;
+    served_ = (super_.flags & fmt::kServed) != 0 && !rebooted_;
     first_generation_ = super_.generation_limit;
     next_generation_ = first_generation_;
     std::memcpy(super_.boot_id, boot, sizeof boot);
@@ -219,6 +220,19 @@ std::vector<std::uint64_t> Media::extent_slabs() const {
     return out;
 }
 
+std::vector<std::uint64_t> Media::extent_free() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::uint64_t> out;
+    for (const SlabTable &t : tables_)
+        out.push_back(t.free());
+    return out;
+}
+
+std::uint64_t Media::free_meta_bytes() const {
+    const std::lock_guard lock(mutex_);
+    return meta_slabs_->free() * fmt::kMetaSlab;
+}
+
 std::uint64_t Media::data_bytes() const { return slab_count() * fmt::kDataSlab; }
 
 std::uint64_t Media::free_bytes() const {
@@ -295,9 +309,10 @@ void Media::unlock() noexcept {
         (void)flock(lock_.get(), LOCK_UN);
 }
 
-void Media::take() {
+void Media::take(bool shared) {
     const std::lock_guard lock(mutex_);
     check_writable();
+    set_served(shared);
     // Of an extension that was cut off before its superblock: no table of ours.
     for (const std::uint64_t slab : orphans_)
         meta_slabs_->set(slab, {});
@@ -306,14 +321,22 @@ void Media::take() {
     check_writable();
 }
 
-void Media::close_clean() {
+void Media::close_clean(bool shared) {
     const std::lock_guard lock(mutex_);
     if (closed_.exchange(true))
         return;
     if (meta_->guard().faults() != 0)
         return;  // not clean: the next owner takes it as after a kill
     super_.flags |= fmt::kClean;
+    set_served(shared);
     store_superblock();
+}
+
+void Media::set_served(bool served) noexcept {
+    if (served)
+        super_.flags |= fmt::kServed;
+    else
+        super_.flags &= ~static_cast<std::uint32_t>(fmt::kServed);
 }
 
 void Media::check_writable() const {

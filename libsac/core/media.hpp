@@ -57,7 +57,10 @@ public:
 
     // Writes the superblock of this incarnation. To be called when recovery is done: a kill
     // before that leaves the boot id of the last owner, so a reboot is not forgotten.
-    void take();
+    // shared: other processes will map the pool.
+    void take(bool shared);
+    // Whether processes that are not this one's children may have it mapped since before.
+    bool served() const noexcept { return served_; }
 
     // A generation that was never given before and never will be again. On dead metadata,
     // where the limit cannot be raised any more, the next owner may give it again: look at
@@ -86,13 +89,16 @@ public:
     std::uint64_t free_bytes() const;
     std::uint64_t slab_count() const;                 // of all data extents, superblocks' aside
     std::vector<std::uint64_t> extent_slabs() const;  // of each data extent, all of them
+    std::vector<std::uint64_t> extent_free() const;   // of each data extent, free slabs
+    std::uint64_t free_meta_bytes() const;
 
     // One more data extent, at the end; its bytes are zeros. Complete with the last store, of
     // the superblock: cut off before, nothing has changed. Throws Error: SAC_E_ARG,
     // SAC_E_NO_SPACE, as check_writable().
     void extend(Extent extent);
 
-    void close_clean();
+    // shared: clients have it mapped still.
+    void close_clean(bool shared);
     // SAC_E_MEDIA, naming the file, once any of the metadata is dead: it reads as zeros since,
     // so that nothing which is to be kept may be decided by it or written to it.
     void check_writable() const;
@@ -104,8 +110,9 @@ public:
 private:
     static constexpr std::uint64_t kGenerationStep = std::uint64_t{1} << 20;
 
-    void store_superblock();  // mutex_ held
-    void load();              // in scan.cpp
+    void store_superblock();  // mutex_ held, as for the next
+    void set_served(bool served) noexcept;
+    void load();  // in scan.cpp
     void check_system_slabs();
     void allocate_owned() const;
     void unlock() noexcept;
@@ -116,7 +123,7 @@ private:
     std::unique_ptr<SlabTable> meta_slabs_;
     std::vector<SlabTable> tables_;
     std::vector<std::uint64_t> orphans_;  // metadata slabs marked as a table's, but of none
-    bool recovered_ = false, rebooted_ = false;
+    bool recovered_ = false, rebooted_ = false, served_ = false;
     std::uint64_t first_generation_ = 0;
     std::atomic<std::uint64_t> next_generation_{0}, generation_limit_{0};
     std::atomic<bool> file_system_full_{false};

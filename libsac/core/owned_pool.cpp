@@ -18,8 +18,15 @@ OwnedPool::OwnedPool(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> dat
                      bool shared)
     : media_(std::make_shared<Media>(std::move(meta), std::move(data), std::move(lock))),
       shared_(shared) {
+    if (media_->served() && !shared_)
+        throw Error(
+            SAC_E_BUSY, media_->meta().extents().front().name,
+            format("%s: the pool is served by a daemon, and processes may be reading it "
+                   "although the daemon is not there: use libsac.connect(), or start "
+                   "the daemon. A reboot, or the daemon's end without clients, frees it.",
+                   media_->meta().extents().front().name.c_str()));
     recover();
-    media_->take();
+    media_->take(shared_);
 }
 
 OwnedPool::~OwnedPool() {
@@ -219,7 +226,10 @@ void OwnedPool::close() {
     if (media_->forked())
         media_->check_usable();
     const std::lock_guard lock(mutex_);
-    media_->close_clean();
+    media_->close_clean(shared_ &&
+                        std::any_of(namespaces_.begin(), namespaces_.end(), [](const auto &n) {
+                            return n.second.ns && n.second.ns->control().has_clients();
+                        }));
     namespaces_.clear();
 }
 

@@ -31,6 +31,7 @@ public:
     static std::uint64_t file_bytes(std::uint64_t capacity) noexcept;
 
     std::uint64_t capacity() const noexcept { return capacity_; }
+    bool shared() const noexcept { return static_cast<bool>(memory_.file()); }
 
     // Publishes one more pin of the slot; a full barrier, so that the caller's next look at
     // the record's word is ordered against an eviction's mark.

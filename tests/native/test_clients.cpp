@@ -339,3 +339,47 @@ TEST(a_pool_grows_by_an_extent) {
     const kit::NsHandle again = kit::space(f.pool, "open", kit::plain(16, 4096));
     CHECK(kit::intact(again, kit::pin(again, more), more));
 }
+
+TEST(a_pool_with_clients_is_not_opened_without_them) {
+    Fixture f;
+    f.ns.reset(), f.pool.reset();
+    const auto names = {f.dir.file("meta"), f.dir.file("data.0")};
+    std::vector<sac_extent_fd> extents;
+    for (const std::string &name : names) {
+        extents.push_back({::open(name.c_str(), O_RDWR | O_CLOEXEC), 0, name.c_str()});
+    }
+    sac_open_options o{};
+    o.struct_size = sizeof o, o.flags = SAC_POOL_SHARED;
+    o.meta = extents[0], o.data = &extents[1], o.data_count = 1;
+    const int fd = file(4096);
+    // Another process goes on reading, but not after the first and the last of these.
+    for (const bool client : {false, true, false}) {
+        sac_pool *raw = nullptr;
+        MUST(sac_pool_open_fds(&o, &raw));
+        kit::PoolHandle served(raw);
+        const sac_ns_options as_it_is = kit::ns_options(nullptr);
+        sac_ns *ns = nullptr;
+        MUST(sac_ns_open(raw, "ns", &as_it_is, &ns));
+        kit::NsHandle handle(ns);
+        auto &control = kit::owned(ns).control();
+        CHECK(control.index()->fd() >= 0);
+        Table t;
+        if (client) {
+            t = std::make_shared<sac::PinTable>(sac::Fd(fcntl(fd, F_DUPFD_CLOEXEC, 3)),
+                                                control.index()->capacity(), "table");
+            control.attach(t);
+        }
+        served.reset(), handle.reset();
+        const int status = kit::open_pool(f.pool, 0, f.dir.pool().c_str(), 0, SAC_POOL_OPEN);
+        if (client) {
+            CHECK_EQ(status, static_cast<int>(SAC_E_BUSY));
+            CHECK(std::string(sac_last_error()->message).find("daemon") != std::string::npos);
+        }
+        f.pool.reset();
+    }
+    MUST(kit::open_pool(f.pool, 0, f.dir.pool().c_str(), 0, SAC_POOL_OPEN));
+    for (const sac_extent_fd &e : extents) {
+        close(e.fd);
+    }
+    close(fd);
+}
