@@ -223,7 +223,8 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_sdist_holds_all_sources(sdist: Path) -> None:
     assert sdist.name == f"libsac-{header_version()}"
     wanted = {"CMakeLists.txt", "LICENSE", "Makefile", "NOTICE", "README.md", "pyproject.toml"}
-    wanted |= tree("libsac", "*") | tree("cmake", "*") | tree("docs", "*.md")
+    wanted |= tree("libsac", "*") | tree("sacctl", "*") | tree("cmake", "*")
+    wanted |= tree("docs", "*.md", "*.1")
     wanted |= tree("tests", "*.py", "*.cpp", "*.hpp", "*.c", "CMakeLists.txt")
     wanted = {name for name in wanted if not name.endswith(".so")}
     files = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
@@ -255,15 +256,19 @@ def test_wheel_from_the_sdist(sdist: Path, tmp_path: Path) -> None:
         script = archive.read("libsac/lib/libsac.so").decode()
         (metadata,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         fields = archive.read(metadata).decode()
+        (scripts,) = (n for n in archive.namelist() if n.endswith("/entry_points.txt"))
+        assert "sacctl = sacctl.cli:main" in archive.read(scripts).decode()
     assert {"METADATA", "RECORD", "WHEEL", "licenses/LICENSE", "licenses/NOTICE"} <= info
     (module,) = (name for name in names if re.fullmatch(r"libsac/_core\..*\.so", name))
     native = {module, "libsac/lib/libsac.so", "libsac/lib/libsac.so.0"}
     package = {name for name in tree("libsac", "*") if not name.startswith("libsac/core/")}
+    package |= tree("sacctl", "*")
     assert names == native | {name for name in package if not name.endswith(".so")}
     assert script.splitlines()[-1] == "INPUT(libsac.so.0)"
     assert "Requires-Dist: numpy" in fields
     required = re.findall(r"^Requires-Dist: (.*)$", fields, re.MULTILINE)
-    assert [line for line in required if "extra ==" not in line] == ["numpy>=1.26"]
+    needed = {line for line in required if "extra ==" not in line}
+    assert needed == {"numpy>=1.26", "click>=8.3.1", "rich>=13.9"}
     assert not re.search(r"^Requires-Dist: torch\s*[=<>~]", fields, re.MULTILINE)
 
 
