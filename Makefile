@@ -35,7 +35,7 @@ NATIVE_FILES = $(shell find libsac tests benchmarks -name '*.[ch]pp' -o -name '*
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PHONY: help demo demo-llm install test test-native test-plain test-asan test-tsan fuzz \
-	test-python lint format stubs bench sdist wheel clean FORCE
+	test-python lint format stubs bench bench-peers sdist wheel clean FORCE
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -79,14 +79,14 @@ $(BIN)/.stamp-lint: requirements/lint.txt requirements/test.txt $(BIN)/.stamp-ve
 
 # README.md, LICENSE and NOTICE are in the wheel but change nothing that runs: they alone
 # make only `make wheel` build anew.
-SOURCE_PLACES := libsac cmake CMakeLists.txt pyproject.toml \
+SOURCE_PLACES := libsac sacctl cmake CMakeLists.txt pyproject.toml \
 	$(if $(filter wheel,$(MAKECMDGOALS)),README.md LICENSE NOTICE)
 SOURCES = $(shell find $(SOURCE_PLACES) -type f ! -name '*.pyc' 2>/dev/null)
 
 # A list of what is compiled and packed: changes when a file comes or goes.
 build/sources.txt: FORCE
 	@mkdir -p build
-	@find libsac cmake -type f ! -name '*.pyc' | LC_ALL=C sort > $@.new
+	@find libsac sacctl cmake -type f ! -name '*.pyc' | LC_ALL=C sort > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 # What a build of the wheel compiles, said beforehand: pip is silent while it does.
@@ -115,14 +115,17 @@ install: need-build $(BIN)/.stamp-wheel  ## Build the wheel and install it into 
 
 # ---------------------------------------------------------------------- to see it
 
-demo: install  ## Put, pin and gather on the CPU, every byte checked
-	@$(RUN) -m libsac.demo
+demo: install  ## A daemon, a writing and a reading process, every byte checked
+	@$(RUN) -m sacctl.demo
 
-demo-llm: install $(BIN)/.stamp-llm  ## A real model decodes from the pool
-	@$(RUN) -m libsac.demo.llm
+demo-llm: install $(BIN)/.stamp-llm  ## A real model decodes from what another process prefilled
+	@$(RUN) -m sacctl.demo.llm
 
 bench: install $(BIN)/.stamp-test  ## Figures of docs/performance.md
 	@$(BIN)/python benchmarks
+
+bench-peers: install  ## libsac beside Mooncake Store and LMCache, in environments of their own
+	@$(BIN)/python benchmarks/peers
 
 # -------------------------------------------------------------------------- tests
 

@@ -8,9 +8,25 @@ import sys
 import time
 from collections.abc import Callable
 
+import attach
+import connected
+import daemon
 import pages
-from common import Section, machine
+import processes
+from common import Section, company, machine
 from gather import run as gather
+
+WORKS = [
+    "gather",
+    "lookup",
+    "put",
+    "recovery",
+    "attach",
+    "connected",
+    "values",
+    "start",
+    "processes",
+]
 
 
 def show(section: Section) -> None:
@@ -26,22 +42,27 @@ def show(section: Section) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--only", choices=["gather", "lookup", "put", "recovery"])
+    parser.add_argument("--only", nargs="+", choices=WORKS)
     parser.add_argument("--gib", type=float, default=4.0, help="data of the gather (default 4)")
     parser.add_argument("--pages", type=int, default=1 << 20, help="pages (default 2^20)")
     parser.add_argument("--repeats", type=int, default=101)
     args = parser.parse_args()
     print(machine())
-    print(time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()))
+    print(time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()) + company())
     works: dict[str, Callable[[], list[Section]]] = {
         "gather": lambda: gather(args.gib, args.repeats),
         "lookup": lambda: [pages.lookup_and_pin(args.pages, args.repeats)],
         "put": lambda: [pages.put()],
         "recovery": lambda: [pages.recovery(args.pages, 5)],
+        "attach": lambda: [attach.run()],
+        "connected": lambda: [connected.run(args.repeats)],
+        "values": lambda: [daemon.values()],
+        "start": lambda: [daemon.start(args.pages)],
+        "processes": lambda: [processes.run()],
     }
     missed = 0
     for name, work in works.items():
-        if args.only in (None, name):
+        if args.only is None or name in args.only:
             for section in work():
                 show(section)
                 missed += sum(r.met is False for r in section.results)

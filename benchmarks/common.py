@@ -91,27 +91,25 @@ def ratio(times: dict[str, list[float]], faster: str, slower: str) -> float:
 class Bare:
     """The limit: benchmarks/bare.cpp, compiled now."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: Path | None = None) -> None:
+        """library: compiled before, for another process; None: compiles it."""
+        with tempfile.TemporaryDirectory() as folder:
+            if library is None:
+                library = Path(folder) / "bare.so"
+                self.compile(library)
+            self._lib = ctypes.CDLL(str(library))
+
+    @staticmethod
+    def compile(library: Path) -> None:
+        """Writes the shared library. Raises SystemExit where there is no compiler."""
         compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
         if compiler is None:
             raise SystemExit("benchmarks need a C++ compiler: apt-get install g++")
-        with tempfile.TemporaryDirectory() as folder:
-            library = Path(folder) / "bare.so"
-            subprocess.run(
-                [
-                    *compiler.split(),
-                    "-std=c++20",
-                    "-O3",
-                    "-falign-loops=64",
-                    "-shared",
-                    "-fPIC",
-                    str(HERE / "bare.cpp"),
-                    "-o",
-                    str(library),
-                ],
-                check=True,
-            )
-            self._lib = ctypes.CDLL(str(library))
+        options = ["-std=c++20", "-O3", "-falign-loops=64", "-shared", "-fPIC"]
+        subprocess.run(
+            [*compiler.split(), *options, str(HERE / "bare.cpp"), "-o", str(library)],
+            check=True,
+        )
 
     def rows(
         self,
@@ -158,3 +156,11 @@ def machine() -> str:
     cores = len(os.sched_getaffinity(0))
     system = f"Linux {platform.release()}, Python {platform.python_version()}"
     return f"{model}, {cores} cores, {system}"
+
+
+def company() -> str:
+    """What else the reader must know: other work on the cores, and a real-time policy."""
+    text = f", load {os.getloadavg()[0]:.1f}"
+    if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+        text += f", real-time priority {os.sched_getparam(0).sched_priority}"
+    return text

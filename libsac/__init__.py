@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """libsac: a shared, crash-safe store of KV pages with a gather of single rows.
 
-Begin with :func:`embedded`; README.md shows the way from a layout to gathered rows.
+Begin with :func:`embedded`, or with :func:`connect` where a daemon runs; README.md
+shows the way from a layout to gathered rows.
 """
 
 from pkgutil import extend_path
@@ -18,11 +19,13 @@ except ModuleNotFoundError as error:
         "root of the sources, or 'make install' and use .venv/bin/python"
     ) from error
 from libsac import errors
+from libsac.client import connect
 from libsac.events import Events, PageEvent
 from libsac.keys import Keys
 from libsac.layout import Layout, Plane
 from libsac.pages import Prefix, Put, Sequence
 from libsac.pool import Pool, PoolInfo, embedded
+from libsac.ranks import Ranks
 from libsac.store import Namespace, NamespaceInfo, NamespaceStats
 
 __version__ = _version()
@@ -40,7 +43,9 @@ __all__ = [
     "PoolInfo",
     "Prefix",
     "Put",
+    "Ranks",
     "Sequence",
+    "connect",
     "embedded",
     "errors",
 ]

@@ -18,6 +18,8 @@ MOST_SECONDS = 1e9  # thirty years: as good as for ever
 
 def unsigned(value: Any, what: str, low: int = 0) -> int:
     """value as an int of low..2^32-1."""
+    if type(value) is int and low <= value < 1 << 32:
+        return value  # nearly always, and a gather asks twice
     try:
         if isinstance(value, bool):
             raise TypeError

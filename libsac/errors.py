@@ -13,10 +13,12 @@ import os
 from typing import Any, ClassVar
 
 __all__ = [
+    "AccessError",
     "ArgumentError",
     "BusyError",
     "ClosedError",
     "CorruptError",
+    "DaemonError",
     "ExistsError",
     "ForkedError",
     "IncompleteError",
@@ -216,13 +218,8 @@ class ClosedError(SacError):
 
 
 # OSError types errno as int or None; here it is always a number.
-class SystemCallError(SacError, OSError):  # type: ignore[misc]
-    """A system call failed: ``errno``, ``strerror`` and ``filename`` as in any OSError.
-
-    The message names the call, the object and the likely cause.
-    """
-
-    CODE = 16
+class _FromSystemError(SacError, OSError):  # type: ignore[misc]
+    """Has ``errno``, ``strerror`` and ``filename`` as any OSError."""
 
     def __init__(
         self,
@@ -241,13 +238,43 @@ class SystemCallError(SacError, OSError):  # type: ignore[misc]
         self.filename = object or None
 
 
+class SystemCallError(_FromSystemError):
+    """A system call failed: ``errno``, ``strerror`` and ``filename`` as in any OSError.
+
+    The message names the call, the object and the likely cause.
+    """
+
+    CODE = 16
+
+
 class OutOfMemoryError(SacError, MemoryError):
     """This process is out of memory (the pool being full is NoSpaceError)."""
 
     CODE = 17
 
 
-_BY_STATUS = {cls.CODE: cls for cls in SacError.__subclasses__()}
+class DaemonError(_FromSystemError, ConnectionError):  # type: ignore[misc]
+    """The daemon is not there, went away and did not come back in time, or does not answer.
+
+    ``filename`` is its socket. Pages that are pinned can still be read. Start it (``sacctl
+    daemon run`` or ``systemctl start sacd``); handles go on where they were when it is back.
+    """
+
+    CODE = 18
+
+
+class AccessError(_FromSystemError, PermissionError):  # type: ignore[misc]
+    """The access list of the namespace, or the daemon's settings, do not allow it.
+
+    Nothing was changed. Its owner can give access by the namespace's group and mode.
+    """
+
+    CODE = 19
+
+
+_BY_STATUS = {
+    cls.CODE: cls for cls in (*SacError.__subclasses__(), *_FromSystemError.__subclasses__())
+}
 
 _WITH_OFFSET = (CorruptError.CODE, MediaError.CODE)
 

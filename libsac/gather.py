@@ -81,10 +81,10 @@ def gather(
             f"out has the shape {tuple(target.shape)}; it must begin with {lead} and hold a "
             f"row of {spec.row_bytes} bytes behind"
         )
-    if not per_head:
-        target = target[:, None] if batched else target[None]
-    if not batched:
-        target = target[None]
+    if batched:
+        target = target if per_head else target[:, None]
+    else:
+        target = target[None] if per_head else target[None, None]
     _core.gather(
         ns._native,
         prefixes,

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex
 
-from libsac import layout_difference, layout_file, model_config, presets
+# Presets and the readers of model configurations and files are imported where they are used:
+# most programs bring their layout along, and importing libsac is quicker by a tenth.
 from libsac.errors import LayoutError, NotFoundError, SystemCallError
 from libsac.plane import KINDS, Plane, integer
 
@@ -81,12 +82,16 @@ class Layout:
 
         Raises NotFoundError for an unknown name, LayoutError for anything else.
         """
+        from libsac import presets
+
         planes, tokens = presets.build(name, layers, page_tokens, **options)
         return cls(planes, tokens)
 
     @staticmethod
     def presets() -> tuple[str, ...]:
         """The names that preset() takes."""
+        from libsac import presets
+
         return presets.NAMES
 
     @classmethod
@@ -118,6 +123,8 @@ class Layout:
         do not fit, and where it is of a model whose planes do not follow from it: hybrid,
         recurrent and encoder-decoder models. Nothing is imported.
         """
+        from libsac import model_config
+
         planes = model_config.planes(config, dtype, layers, per_head, windows)
         return cls(planes, page_tokens)
 
@@ -127,6 +134,8 @@ class Layout:
 
         Raises LayoutError naming any key that is unknown, missing or of a wrong type.
         """
+        from libsac import layout_file
+
         planes, tokens = layout_file.read(data)
         return cls(planes, tokens)
 
@@ -137,6 +146,8 @@ class Layout:
         Raises LayoutError naming file and line for malformed JSON, NotFoundError where
         there is no such file, SystemCallError (an OSError) where it cannot be read.
         """
+        from libsac import layout_file
+
         file = Path(path)
         try:
             data = layout_file.parse(file.read_bytes())
@@ -151,6 +162,8 @@ class Layout:
 
     def to_dict(self) -> dict[str, Any]:
         """A dict of plain values, every key written out, for from_dict() and JSON."""
+        from libsac import layout_file
+
         return layout_file.write(self.planes, self.page_tokens)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
@@ -202,6 +215,8 @@ class Layout:
 
     def difference(self, other: Layout) -> list[str]:
         """Every difference in a sentence ("here" is self); empty if and only if equal."""
+        from libsac import layout_difference
+
         return layout_difference.sentences(
             self.planes, other.planes, (self.page_tokens, other.page_tokens)
         )

@@ -7,15 +7,16 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from libsac import _core
 from libsac.arguments import text, unsigned
 from libsac.closing import Closing
 from libsac.errors import ArgumentError
 from libsac.layout import Layout
+from libsac.ranks import Ranks
 from libsac.sizes import format_size, parse_size
-from libsac.store import KEY_SCHEMES, Namespace
+from libsac.store import KEY_SCHEMES, POLICIES, Namespace
 
 __all__ = ["Pool", "PoolInfo", "embedded"]
 
@@ -109,7 +110,8 @@ def _folder(path: object) -> str:
 
 
 class Pool(Closing):
-    """Memory that holds namespaces. Thread-safe; made by :func:`embedded`.
+    """Memory that holds namespaces. Thread-safe; made by :func:`embedded`, or by
+    :func:`connect` for a pool that a daemon owns.
 
     A context manager: leaving it closes the pool.
     """
@@ -129,6 +131,8 @@ class Pool(Closing):
         quota: int | str | None = None,
         checksum: bool = False,
         token_ids: bool = False,
+        mode: int = 0o600,
+        policy: Literal["lru"] = "lru",
     ) -> Namespace:
         """Opens a namespace, or creates it with this layout.
 
@@ -142,14 +146,25 @@ class Pool(Closing):
             checksum: keep a checksum of each page's rows: survives a reboot, costs one
                 more pass over the rows at commit.
             token_ids: keep each page's token ids in its header.
+            mode: who may use a new namespace, as of a file: 0o640 lets its group read, 0o660
+                put pages, too. Owner and group are those of the process that creates it.
+            policy: what leaves first when the namespace is full: "lru", the pages that were
+                read longest ago.
 
         Raises LayoutError or ExistsError naming each difference, NotFoundError without a
-        layout where there is none, NoSpaceError, CorruptError for a damaged namespace.
+        layout where there is none, NoSpaceError, CorruptError for a damaged namespace; from
+        a daemon also AccessError and DaemonError.
         """
         if key_scheme not in KEY_SCHEMES:
             raise ArgumentError(
                 f"key_scheme is {key_scheme!r}; it must be one of {', '.join(KEY_SCHEMES)}"
             )
+        if policy not in POLICIES:
+            raise ArgumentError(
+                f"policy is {policy!r}; it must be one of {', '.join(POLICIES)}"
+            )
+        if unsigned(mode, "mode", 1) > 0o777:
+            raise ArgumentError(f"mode is {mode:#o}; 0o1 to 0o777 are allowed")
         if layout is not None and not isinstance(layout, Layout):
             raise ArgumentError(f"layout must be a libsac.Layout, not {type(layout).__name__}")
         native = self._native.open_namespace(
@@ -160,15 +175,35 @@ class Pool(Closing):
             0 if quota is None else parse_size(quota),
             checksum,
             token_ids,
+            mode,
         )
         space = Namespace(native, self)
         with self._lock:
             self._spaces.add(space)
         return space
 
+    def ranks(
+        self, name: str, count: int, layout: Layout | None = None, **options: Any
+    ) -> Ranks:
+        """Opens or creates the namespaces of count tensor-parallel ranks: ``name.0`` to
+        ``name.{count-1}``, all with this layout. Options and errors are those of
+        :meth:`namespace`."""
+        number = unsigned(count, "count", 1)
+        text(name, "name")
+        return Ranks([self.namespace(f"{name}.{i}", layout, **options) for i in range(number)])
+
     def namespaces(self) -> list[str]:
         """Names of all namespaces, sorted."""
         return sorted(self._native.names())
+
+    def resize(self, name: str, quota: int | str | None) -> None:
+        """Changes a namespace's quota: bytes (or "2G"), None: what the pool has.
+
+        A smaller one evicts pages and gives memory back. Raises BusyError where pinned pages
+        are in the way (what could be evicted is), NotFoundError, ArgumentError; AccessError
+        where a daemon owns the pool: ``sacctl namespace resize`` is the way there.
+        """
+        self._native.resize(text(name, "name"), 0 if quota is None else parse_size(quota))
 
     def drop(self, name: str) -> None:
         """Removes a namespace with its pages. Its memory is scrubbed before another gets it.

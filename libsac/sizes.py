@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import operator
 import re
-from fractions import Fraction
 from typing import SupportsIndex
 
 from libsac.errors import ArgumentError
@@ -62,6 +61,9 @@ def _parse_text(text: str) -> int:
             "for powers of 1024",
             object="size",
         )
+    # Not before it is needed: it brings the decimal module, which is slow to load.
+    from fractions import Fraction
+
     factor = 1024 ** (_UNITS.index(unit) + 1) if unit else 1
     value = Fraction(whole[1]) * factor
     if value.denominator != 1:

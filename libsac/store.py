@@ -21,9 +21,10 @@ from libsac.layout import Layout
 from libsac.pages import Prefix, Put, Sequence
 from libsac.waiting import wait_for_room
 
-__all__ = ["KEY_SCHEMES", "Namespace", "NamespaceInfo", "NamespaceStats"]
+__all__ = ["KEY_SCHEMES", "POLICIES", "Namespace", "NamespaceInfo", "NamespaceStats"]
 
 KEY_SCHEMES = ("sac", "engine")  # position: sac_key_scheme of include/sac.h
+POLICIES = ("lru",)  # position: of eviction, docs/format.md
 LAST_TAILS = (1 << 64) - 1
 
 
@@ -36,6 +37,9 @@ class NamespaceInfo:
             need their tail.
         quota_bytes: 0 where there is none. assigned_bytes: of slabs it holds.
         index_bytes: of memory for capacity_pages.
+        uid, gid: owner and group. mode: who may use it, bits as of a file: r to read, w to
+            put, evict, verify and drop.
+        policy: what leaves first when it is full.
     """
 
     name: str
@@ -52,6 +56,10 @@ class NamespaceInfo:
     assigned_bytes: int
     index_bytes: int
     capacity_pages: int
+    uid: int
+    gid: int
+    mode: int
+    policy: str
 
 
 @dataclass(frozen=True, slots=True)

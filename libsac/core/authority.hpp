@@ -55,7 +55,8 @@ public:
     virtual void drop_dead() = 0;
     virtual void events(std::uint64_t &next, sac_event *out, std::uint64_t &count,
                         std::uint64_t &lost) = 0;
-    // What is there, and the counters of all clients. assigned: bytes of slabs held.
+    virtual std::uint64_t assigned_bytes() = 0;  // of slabs held
+    // What is there, and the counters of all clients. assigned: as assigned_bytes().
     virtual void stats(sac_ns_stats &out, std::uint64_t &assigned) = 0;
 };
 

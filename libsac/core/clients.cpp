@@ -123,15 +123,28 @@ void CacheControl::resize(std::uint64_t max_slabs, std::uint64_t capacity) {
     const std::lock_guard lock(mutex_);
     if (max_slabs < assigned_slabs_)
         shrink(max_slabs);
-    if (capacity > index_->capacity()) {
-        auto larger = std::make_shared<Index>(*index_, capacity);
-        chunk_part_.resize(capacity / block_.chunk_slots, kNoChunk);
-        for (auto &p : policy_)
-            p->moved(*larger);
-        index_ = std::move(larger);
-        revoke_all();
-    }
+    if (capacity > index_->capacity())
+        replace_index(capacity);
     max_slabs_ = max_slabs;
+}
+
+void CacheControl::replace_index(std::uint64_t capacity) {
+    auto other = std::make_shared<Index>(*index_, capacity);
+    chunk_part_.resize(capacity / block_.chunk_slots, kNoChunk);
+    for (auto &p : policy_)
+        p->moved(*other);
+    index_ = std::move(other);
+    revoke_all();
+}
+
+void CacheControl::renew_index() {
+    const std::lock_guard lock(mutex_);
+    replace_index(index_->capacity());
+}
+
+void CacheControl::revoke_views() {
+    const std::lock_guard lock(mutex_);
+    revoke_all();
 }
 
 // Gives the coldest chunks back until no more than so many slabs are held.

@@ -85,6 +85,13 @@ void CacheControl::add_chunk(std::uint64_t position, std::uint32_t part, std::ui
     assigned_slabs_ += shape_[part].slabs;
     make_lists(shape_[part].pages, part);
     slots_[part] += shape_[part].pages;
+    // Readers of a large index wait for address translation more than for anything else.
+    if (index_->fd() >= 0 && index_->bytes() >= 2 * kBlockBytes)
+        media_.huge().later([index = index_, first = position * block_.chunk_slots,
+                             count = shape_[part].pages,
+                             filled = (slots_[0] + slots_[1]) * 4 >= index_->capacity()] {
+            index->make_huge(first, count, filled);
+        });
 }
 
 // So that giving a slot back never allocates.
@@ -255,9 +262,17 @@ void CacheControl::fill(sac_ns_stats &out) const {
 
 std::vector<std::pair<std::uint64_t, std::uint64_t>> CacheControl::slot_ranges() const {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> out;
-    for (std::uint64_t c = 0; c < chunk_part_.size(); ++c)
-        if (chunk_part_[c] != kNoChunk)
-            out.emplace_back(c * block_.chunk_slots, shape_[chunk_part_[c]].pages);
+    for (std::uint64_t c = 0; c < chunk_part_.size(); ++c) {
+        if (chunk_part_[c] == kNoChunk)
+            continue;
+        const std::uint64_t first = c * block_.chunk_slots;
+        const std::uint64_t count = shape_[chunk_part_[c]].pages;
+        // Chunks may have few slots, and each range costs a system call a table.
+        if (!out.empty() && out.back().first + out.back().second == first)
+            out.back().second += count;
+        else
+            out.emplace_back(first, count);
+    }
     return out;
 }
 

@@ -44,6 +44,10 @@ public:
     // So many slabs, and slots, from now on. Evicts where that is less than it holds, and
     // throws Error(SAC_E_BUSY) where pins are in the way. A larger index revokes all views.
     void resize(std::uint64_t max_slabs, std::uint64_t capacity);
+    // Another index of the same content: all views are old, and nothing is granted in them.
+    void renew_index();
+    // Who has a view asks for another, and is told what has changed.
+    void revoke_views();
     // The index that is current.
     std::shared_ptr<Index> index() const;
 
@@ -120,6 +124,7 @@ private:
     bool done_already(const CommitItem &item, const PinTable &table) const;
     void add_counters(const PinTable &pins, sac_ns_stats &out) const noexcept;
     void revoke_all() noexcept;
+    void replace_index(std::uint64_t capacity);
     void shrink(std::uint64_t max_slabs);
     void make_room(const Want &want);
     // Whether so many pages can leave, by a short look at the coldest ones; false: not known.

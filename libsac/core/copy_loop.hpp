@@ -27,6 +27,9 @@ constexpr std::size_t kLine = 64;
 constexpr std::size_t kLongRow = 8192;  // longer rows are prefetched piece by piece
 constexpr std::size_t kPiece = 4096;
 constexpr std::size_t kFirstPieces = 4;  // then the hardware's own prefetch does better
+// Of one piece that is streamed: the hardware's prefetch ends at each page of 4 KiB. Line by
+// line between the copies; a page at once, a page ahead, takes a quarter longer.
+constexpr std::size_t kStreamAhead = 2048;
 
 struct Vec16 {
     using Type = __m128i;
@@ -290,14 +293,17 @@ template <typename V>
     std::memcpy(dst, src, head);
     dst += head, src += head, bytes -= head;
     const std::size_t body = bytes - bytes % kLine;
-    for (std::size_t at = 0; at < body; at += kPiece) {
-        const std::size_t piece = body - at < kPiece ? body - at : kPiece;
-        if (at + piece < body) {  // the hardware's prefetch ends at each page
-            const std::size_t rest = body - at - piece;
-            prefetch(src + at + piece, rest < kPiece ? rest : kPiece);
+    prefetch(src, body < kStreamAhead ? body : kStreamAhead);
+    constexpr std::size_t step = 4 * sizeof(typename V::Type);
+    std::size_t at = 0;
+    for (; at + step <= body; at += step) {
+        const std::uint8_t *const next = src + at + kStreamAhead;
+        for (std::size_t k = 0; k < step && at + kStreamAhead + k < body; k += kLine) {
+            _mm_prefetch(reinterpret_cast<const char *>(next + k), _MM_HINT_T1);
         }
-        copy_row<V, true>(dst + at, src + at, piece);
+        copy_four<V, true>(dst + at, src + at);
     }
+    copy_rest<V, true>(dst, src, body, at);
     std::memcpy(dst + body, src + body, bytes - body);
     _mm_sfence();
 }

@@ -107,6 +107,30 @@ void Index::place() noexcept {
     chunks_ = reinterpret_cast<std::atomic<std::uint64_t> *>(records_ + capacity_);
 }
 
+void Index::make_huge(std::uint64_t first, std::uint64_t count, bool buckets) noexcept {
+    const auto tell = [&](const void *from, const void *to) {
+        const auto begin = static_cast<std::uint64_t>(static_cast<const std::uint8_t *>(from) -
+                                                      memory_.data());
+        const auto end =
+            static_cast<std::uint64_t>(static_cast<const std::uint8_t *>(to) - memory_.data());
+        // Whole blocks only: a short index needs none.
+        for (std::uint64_t b = begin / kBlockBytes; b * kBlockBytes < end; ++b) {
+            if (b >= huge_.size() || huge_[b])
+                continue;
+            huge_[b] = true;
+            memory_.make_huge(b * kBlockBytes, kBlockBytes);
+        }
+    };
+    try {
+        huge_.resize(memory_.bytes() / kBlockBytes);
+    } catch (...) {
+        return;
+    }
+    if (buckets)
+        tell(bucket_, records_);
+    tell(records_ + first, records_ + first + count);
+}
+
 void Index::write_head(std::uint64_t forced) noexcept {
     Head &h = head();
     std::memcpy(h.magic, kMagic, sizeof h.magic);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "mapping.hpp"
 #include "sac.h"
@@ -58,6 +59,9 @@ public:
     std::uint64_t forced() const noexcept {
         return head().forced.load(std::memory_order_acquire);
     }
+    // In a memfd: puts huge pages behind the records of these slots; buckets: behind those,
+    // too. Takes a while. One thread at a time.
+    void make_huge(std::uint64_t first, std::uint64_t count, bool buckets) noexcept;
     void count_forced() noexcept { head().forced.fetch_add(1, std::memory_order_acq_rel); }
 
     // ---- readers, any thread
@@ -119,6 +123,7 @@ private:
     std::uint32_t chunk_slots_;
     std::uint64_t seed_[2];
     Memory memory_;
+    std::vector<bool> huge_;  // by block of 2 MiB: tried already
     Bucket *bucket_;
     Record *records_;
     std::atomic<std::uint64_t> *chunks_;

@@ -31,6 +31,7 @@ public:
                 std::uint64_t &lost) override {
         control_.events(next, out, count, lost);
     }
+    std::uint64_t assigned_bytes() override { return control_.assigned_bytes(); }
     void stats(sac_ns_stats &out, std::uint64_t &assigned) override;
 
 private:

@@ -2,9 +2,11 @@
 #include "mapping.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +27,10 @@ std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) 
 
 // Older headers lack it; the number is ABI (Linux 5.14).
 constexpr int kPopulateWrite = 23;
+constexpr int kCollapse = 25;  // Linux 6.1
+
+// Left to others by what is allocated ahead.
+constexpr std::uint64_t kSpare = std::uint64_t{256} << 20;
 
 constexpr std::size_t kMostExtents = 64;  // of docs/format.md
 // Addresses for extents to come. Costs nothing but the numbers.
@@ -131,6 +137,19 @@ bool Mapping::allocate(std::uint64_t offset, std::uint64_t bytes) const {
     return true;
 }
 
+bool Mapping::make_huge(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    std::uint64_t at = 0;
+    const Extent &e = locate(offset, at);
+    struct statfs fs;
+    if (!e.fd || fstatfs(e.fd.get(), &fs) != 0 || fs.f_type != TMPFS_MAGIC)
+        return false;
+    if (fs.f_bavail * static_cast<std::uint64_t>(fs.f_bsize) < kSpare + bytes)
+        return true;  // perhaps later
+    if (fallocate(e.fd.get(), 0, static_cast<off_t>(at), static_cast<off_t>(bytes)) != 0)
+        return true;
+    return madvise(base_ + offset, bytes, kCollapse) == 0 || errno != EINVAL;
+}
+
 void Mapping::discard(std::uint64_t offset, std::uint64_t bytes) const noexcept {
     std::uint64_t at = 0;
     const Extent &e = locate(offset, at);
@@ -230,7 +249,8 @@ Memory::Memory(std::uint64_t bytes)
     if (p == MAP_FAILED)
         throw Error(SAC_E_NO_MEMORY, "memory",
                     format("cannot map %" PRIu64 " bytes for the index", bytes_), errno);
-    base_ = static_cast<std::uint8_t *>(p);
+    hold_ = base_ = static_cast<std::uint8_t *>(p);
+    hold_bytes_ = bytes_;
     (void)madvise(base_, bytes_, MADV_HUGEPAGE);
     (void)madvise(base_, bytes_, MADV_DONTFORK);
 }
@@ -238,20 +258,33 @@ Memory::Memory(std::uint64_t bytes)
 Memory::Memory(Fd file, std::uint64_t bytes, bool writable, const std::string &name)
     : file_(std::move(file)), bytes_(round_up(std::max<std::uint64_t>(bytes, 1), 4096)),
       epoch_(fork_epoch()) {
-    void *const p = mmap(nullptr, bytes_, writable ? PROT_READ | PROT_WRITE : PROT_READ,
-                         MAP_SHARED, file_.get(), 0);
-    if (p == MAP_FAILED)
-        throw_errno(name, "cannot map it");
-    base_ = static_cast<std::uint8_t *>(p);
+    // On a boundary of huge pages, or it can have none.
+    hold_bytes_ = bytes_ < kHuge ? bytes_ : bytes_ + kHuge;
+    void *const hold = mmap(nullptr, hold_bytes_, PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (hold == MAP_FAILED)
+        throw_errno(name, "cannot reserve addresses for it");
+    hold_ = base_ = static_cast<std::uint8_t *>(hold);
+    if (bytes_ >= kHuge)
+        base_ += round_up(reinterpret_cast<std::uintptr_t>(hold_), kHuge) -
+                 reinterpret_cast<std::uintptr_t>(hold_);
     try {
+        if (mmap(base_, bytes_, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                 MAP_SHARED | MAP_FIXED, file_.get(), 0) == MAP_FAILED)
+            throw_errno(name, "cannot map it");
         (void)madvise(base_, bytes_, MADV_HUGEPAGE);
-        if (madvise(base_, bytes_, MADV_DONTFORK) != 0)
+        if (madvise(hold_, hold_bytes_, MADV_DONTFORK) != 0)
             throw_errno(name, "cannot keep it out of forked children");
         guard_ = std::make_unique<FaultGuard>(base_, bytes_);
     } catch (...) {
-        munmap(base_, bytes_);
+        munmap(hold_, hold_bytes_);
         throw;
     }
+}
+
+void Memory::make_huge(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    if (file_)
+        (void)madvise(base_ + offset, bytes, kCollapse);
 }
 
 Fd Memory::memfd(std::uint64_t bytes, const char *name) {
@@ -270,7 +303,7 @@ Memory::~Memory() {
     if (epoch_ != fork_epoch())
         return;
     guard_.reset();
-    munmap(base_, bytes_);
+    munmap(hold_, hold_bytes_);
 }
 
 }  // namespace sac

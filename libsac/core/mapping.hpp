@@ -51,6 +51,10 @@ public:
     // hole is a SIGBUS where the file system is full. False: it is full. True also for memory
     // of this process, and for files that cannot do it. Throws Error(SAC_E_SYSTEM).
     bool allocate(std::uint64_t offset, std::uint64_t bytes) const;
+    // On a tmpfs with room to spare: allocates the range, of one extent, and has the kernel put
+    // huge pages behind it, whatever the tmpfs gives by itself. Elsewhere, and where the kernel
+    // does not do it, nothing. False: nothing was done, and never will be.
+    bool make_huge(std::uint64_t offset, std::uint64_t bytes) const noexcept;
     // Makes a range that nobody uses a hole again, where the file can do it.
     void discard(std::uint64_t offset, std::uint64_t bytes) const noexcept;
     // Bytes of the kernel's pages behind the range: 2 MiB or more only where at least nine
@@ -92,11 +96,13 @@ public:
     std::uint8_t *data() const noexcept { return base_; }
     std::uint64_t bytes() const noexcept { return bytes_; }
     const Fd &file() const noexcept { return file_; }
+    // Asks the kernel for huge pages behind a range of a file; small ones do as well.
+    void make_huge(std::uint64_t offset, std::uint64_t bytes) const noexcept;
 
 private:
     Fd file_;
-    std::uint8_t *base_;
-    std::uint64_t bytes_;
+    std::uint8_t *hold_ = nullptr, *base_;  // addresses taken; where the memory begins
+    std::uint64_t hold_bytes_ = 0, bytes_;
     std::uint64_t epoch_;
     std::unique_ptr<FaultGuard> guard_;
 };

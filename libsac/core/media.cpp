@@ -87,11 +87,13 @@ void Media::create(Mapping &meta, Mapping &data) {
 
 Media::Media(std::unique_ptr<Mapping> meta, std::unique_ptr<Mapping> data, Fd lock)
     : Backing(std::move(data)), lock_(std::move(lock)), meta_(std::move(meta)) {
+    huge_ = std::make_unique<HugePages>(*data_);
     try {
         load();
         allocate_owned();
         check_writable();
     } catch (...) {
+        huge_.reset();
         data_.reset();
         meta_.reset();
         unlock();
@@ -177,6 +179,7 @@ std::uint64_t Media::assign_chunk(std::uint32_t owner, std::uint32_t role,
             continue;
         }
         file_system_full_ = false;
+        huge_->used(e, t.count(), first, n);
         for (std::uint64_t i = 0; i < n; ++i) {
             // Another owner's bytes are gone before the slab has a new owner.
             if (t.get(first + i).role == fmt::kDirty) {
@@ -243,14 +246,14 @@ std::uint64_t Media::free_bytes() const {
     return n * fmt::kDataSlab;
 }
 
-void Media::extend(Extent extent) {
+void Media::extend(Extent extent, const std::function<void()> &mapped) {
     const std::string name = extent.name;
     const std::uint64_t bytes = extent.bytes / fmt::kDataSlab * fmt::kDataSlab;
     if (bytes < 2 * fmt::kDataSlab)
         throw Error(SAC_E_ARG, name,
                     format("%s has %" PRIu64 " bytes: an extent needs 4 MiB at least",
                            name.c_str(), extent.bytes));
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     check_writable();
     const std::uint32_t position = super_.extent_count;
     if (position == fmt::kMaxExtents)
@@ -288,6 +291,9 @@ void Media::extend(Extent extent) {
     ++super_.extent_count;
     SAC_STOP("extend.prepared");
     store_superblock();
+    lock.unlock();
+    mapped();
+    lock.lock();
     tables_.push_back(std::move(t));
 }
 
@@ -297,6 +303,7 @@ void Media::store_superblock() {
 }
 
 Media::~Media() {
+    huge_.reset();
     data_.reset();
     meta_.reset();
     unlock();

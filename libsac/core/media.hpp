@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 
 #include "backing.hpp"
 #include "format.hpp"
+#include "huge_pages.hpp"
 #include "mapping.hpp"
 #include "slabs.hpp"
 
@@ -85,6 +87,8 @@ public:
     void release(const Run &run);  // throws as check_writable()
     std::uint64_t chunk_offset(const Run &run) const;
 
+    HugePages &huge() const noexcept { return *huge_; }
+
     std::uint64_t data_bytes() const;
     std::uint64_t free_bytes() const;
     std::uint64_t slab_count() const;                 // of all data extents, superblocks' aside
@@ -95,7 +99,8 @@ public:
     // One more data extent, at the end; its bytes are zeros. Complete with the last store, of
     // the superblock: cut off before, nothing has changed. Throws Error: SAC_E_ARG,
     // SAC_E_NO_SPACE, as check_writable().
-    void extend(Extent extent);
+    // mapped is called when the extent is mapped, before anything in it is given out.
+    void extend(Extent extent, const std::function<void()> &mapped);
 
     // shared: clients have it mapped still.
     void close_clean(bool shared);
@@ -122,6 +127,7 @@ private:
     fmt::Superblock super_{};
     std::unique_ptr<SlabTable> meta_slabs_;
     std::vector<SlabTable> tables_;
+    std::unique_ptr<HugePages> huge_;
     std::vector<std::uint64_t> orphans_;  // metadata slabs marked as a table's, but of none
     bool recovered_ = false, rebooted_ = false, served_ = false;
     std::uint64_t first_generation_ = 0;

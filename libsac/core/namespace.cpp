@@ -102,8 +102,7 @@ void Namespace::info(sac_ns_info &out) const {
     out.geometry.tail_pages = geometry_.tail_pages;
     std::memcpy(out.geometry.hash, block_.layout_hash, sizeof out.geometry.hash);
     out.max_bytes = block_.quota();
-    sac_ns_stats stats{};
-    authority_->stats(stats, out.assigned_bytes);
+    out.assigned_bytes = authority_->assigned_bytes();
     const auto view = authority_->view();
     out.index_bytes = view->index().bytes();
     out.capacity_pages = view->index().capacity();

@@ -48,6 +48,17 @@ void OwnedNamespace::resize(std::uint64_t max_bytes) {
     SAC_STOP("resize.room");
     block_.set_quota(max_bytes);
     write_block();
+    control_->revoke_views();  // the new superblock goes out with the next ones
+}
+
+fmt::NamespaceBlock OwnedNamespace::copy_block() const {
+    const std::lock_guard lock(resizing_);
+    return block_;
+}
+
+void OwnedNamespace::pool_grows() {
+    const std::lock_guard lock(resizing_);
+    control_->renew_index();
 }
 
 void OwnedNamespace::pool_grew() {
@@ -102,6 +113,7 @@ std::uint64_t OwnedNamespace::drop() {
         dropped_.store(false, std::memory_order_seq_cst);
         return busy;
     }
+    const std::lock_guard lock(resizing_);
     block_.state = fmt::kDropping;
     write_block();
     SAC_STOP("drop.marked");

@@ -35,6 +35,11 @@ public:
     void resize(std::uint64_t max_bytes);
     // The pool has grown: a namespace without a quota may, too.
     void pool_grew();
+    // The pool is about to give out memory that holders of a view have not mapped.
+    void pool_grows();
+
+    // The superblock as it is now, for others to read: resize() changes it.
+    fmt::NamespaceBlock copy_block() const;
 
     CacheControl &control() noexcept { return *control_; }
     Media &media() noexcept { return *media_; }
@@ -51,7 +56,7 @@ private:
 
     std::shared_ptr<Media> media_;
     std::uint64_t block_offset_;
-    std::mutex resizing_;
+    mutable std::mutex resizing_;
     std::unique_ptr<CacheControl> control_;
 };
 

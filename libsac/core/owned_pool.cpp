@@ -83,8 +83,21 @@ void OwnedPool::recover() {
         }
 }
 
+// A pass over all mappings of the process: slow where there are thousands of indexes, so a
+// daemon, which is asked by many, does not make it for each of them.
+std::uint64_t OwnedPool::page_size() {
+    const std::lock_guard lock(page_size_mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    if (!shared_ || page_size_ == 0 || now >= page_size_until_) {
+        page_size_ = media_->data().page_size_obtained();
+        page_size_until_ = now + std::chrono::seconds(10);
+    }
+    return page_size_;
+}
+
 void OwnedPool::info(sac_pool_info &out) {
     media_->check_usable();
+    const std::uint64_t page_size = this->page_size();  // nobody else is to wait for it
     const std::lock_guard lock(mutex_);
     const fmt::Superblock &sb = media_->superblock();
     out = {};
@@ -96,7 +109,7 @@ void OwnedPool::info(sac_pool_info &out) {
     out.incarnation = sb.incarnation;
     out.extents = sb.extent_count;
     out.namespaces = static_cast<std::uint32_t>(namespaces_.size());
-    out.page_size_obtained = media_->data().page_size_obtained();
+    out.page_size_obtained = page_size;
     out.recovered = media_->recovered();
     out.rebooted = media_->rebooted();
     out.dead_blocks = media_->data().guard().faults() + media_->meta().guard().faults();
@@ -216,10 +229,16 @@ void OwnedPool::extend(const sac_extent_fd &extent) {
     Extent e = take_extent(extent);
     check_other_file(e, media_->meta().extents());
     check_other_file(e, media_->data().extents());
-    media_->extend(std::move(e));
-    for (const auto &[name, entry] : namespaces_)
-        if (entry.ns)
-            entry.ns->pool_grew();
+    const auto each = [&](void (OwnedNamespace::*what)()) {
+        for (const auto &[name, entry] : namespaces_)
+            if (entry.ns)
+                ((*entry.ns).*what)();
+    };
+    media_->extend(std::move(e), [&] {
+        if (shared_)
+            each(&OwnedNamespace::pool_grows);
+    });
+    each(&OwnedNamespace::pool_grew);
 }
 
 void OwnedPool::close() {

@@ -2,6 +2,7 @@
 // A pool owned by this process: its extents, and its namespaces.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -50,6 +51,7 @@ private:
         sac_status status = SAC_OK;
     };
 
+    std::uint64_t page_size();
     void recover();
     void use(std::uint32_t id);
     void release(std::uint32_t id);
@@ -62,6 +64,9 @@ private:
     std::map<std::string, Entry> namespaces_;
     std::vector<bool> used_ids_;  // also of what has no entry, but slabs
     std::uint32_t next_id_ = 1;   // none below is free
+    std::mutex page_size_mutex_;
+    std::uint64_t page_size_ = 0;
+    std::chrono::steady_clock::time_point page_size_until_{};
 };
 
 }  // namespace sac

@@ -97,7 +97,7 @@ CacheControl::Survey CacheControl::survey() {
                 pins[slot] = true;
         });
     each_slot([&](std::uint32_t slot, std::uint32_t part) {
-        if (!pins[slot])
+        if (!pins[slot] || held_.count(slot) != 0)  // a reservation's count is no pin
             return;
         ++s.pinned;
         if (!committed(slot, part))
@@ -236,7 +236,7 @@ void CacheControl::quick_refusal(const Want &want) const {
         late += pinned(slot);
     const std::uint64_t stay = std::min(committed_[kBodyPart], pins - std::min(pins, late));
     if (free_[kBodyPart].size() + committed_[kBodyPart] - stay < want[kBodyPart])
-        no_space(want, pins);
+        no_space(want, pins - std::min(pins, late));  // a reservation's count is no pin
 }
 
 // So many free slots of each part: by growing, by evicting within the part, by taking chunks
@@ -275,7 +275,9 @@ std::vector<Reservation> CacheControl::reserve(std::uint64_t bodies, std::uint64
     if (retired_)
         throw Error(SAC_E_CLOSED, block_.name,
                     format("namespace '%s' was dropped", block_.name));
-    if (owner && owner->capacity() < index_->capacity())
+    if (owner && (owner->capacity() < index_->capacity() ||
+                  std::none_of(pins_.begin(), pins_.end(),
+                               [owner](const auto &t) { return t.get() == owner; })))
         throw Error(SAC_E_STALE, block_.name,
                     format("namespace '%s' has grown: attach it anew", block_.name));
     media_.check_writable();

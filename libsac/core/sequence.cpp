@@ -290,6 +290,9 @@ void Sequence::move_on() {
 
 // A page that was committed, pinned in the view it was written in, joins the others.
 void Sequence::hold(const std::shared_ptr<View> &from, std::uint32_t part, sac_handle page) {
+    // Where this view is not current, its index does not say where another writer's page is.
+    if (view_->revoked())
+        move_on();
     while (from != view_) {
         const View::Pinned got = view_->pin(page.slot, page.generation);
         if (got == View::Pinned::revoked) {

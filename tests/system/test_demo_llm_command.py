@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from libsac.demo import llm
+from libsac.demo import llm, llm_options
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture
 def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llm, "find_spec", lambda name: None)
+    monkeypatch.setattr(llm_options, "find_spec", lambda name: None)
 
 
 @pytest.mark.usefixtures("no_packages")
@@ -62,7 +62,7 @@ def test_an_interrupt_is_one_line(
 def test_a_package_that_does_not_load_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(llm, "missing_modules", list)
+    monkeypatch.setattr(llm_options, "missing_modules", list)
     monkeypatch.setitem(sys.modules, "libsac.demo.llm_model", None)
     assert llm.main([]) == 1
     said = capsys.readouterr().err
@@ -120,7 +120,9 @@ def test_broken_streams_end_without_a_traceback(unbuffered: str, tmp_path: Path)
 def test_a_missing_package_is_named_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(llm, "find_spec", lambda name: None if name == "gguf" else object())
+    monkeypatch.setattr(
+        llm_options, "find_spec", lambda name: None if name == "gguf" else object()
+    )
     assert llm.main([]) == 1
     talk = capsys.readouterr()
     assert talk.out == ""

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,14 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def needs_daemon(page: Path) -> bool:
+    """Whether the page's blocks talk to one: they run in test_pages_with_a_daemon."""
+    return any(word in page.read_text() for word in ("\nsacctl ", "libsac.connect("))
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if not needs_daemon(p)], ids=lambda p: p.name
+)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # Nothing is given: a page brings what its examples need.
@@ -60,9 +68,13 @@ def commands() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
         for block in blocks(page, "sh"):
-            joined = block.replace("\\\n", " ")
-            found += [(page.name, line) for line in joined.splitlines() if line.strip()]
+            found += [(page.name, line) for line in lines(block)]
     return found
+
+
+def lines(block: str) -> list[str]:
+    joined = block.replace("\\\n", " ")
+    return [line.split("  #")[0].strip() for line in joined.splitlines() if line.strip()]
 
 
 # What a test of its own runs, and where.
@@ -74,8 +86,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_commands(page: str, line: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    line = line.split("  #")[0].strip()
-    if line in ELSEWHERE:
+    if line in ELSEWHERE or line.startswith("sacctl "):
         return
     env = os.environ | {"PYTHONSAFEPATH": "1"}
     env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
@@ -98,6 +109,55 @@ def test_commands(page: str, line: str, tmp_path_factory: pytest.TempPathFactory
     done = subprocess.run(
         ["bash", "-c", line], cwd=work, env=env, capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, f"{page}: {line}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if needs_daemon(p)], ids=lambda p: p.name)
+def test_pages_with_a_daemon(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's commands and Python, in its order, with a daemon of their own."""
+    config, socket = tmp_path / "sac.toml", tmp_path / "run" / "sacd.sock"
+    config.write_text(f"daemon.run_dir = '{tmp_path}/run'\npools.dir = '{tmp_path}/pools.d'\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SAC_CONFIG", str(config))
+    monkeypatch.setenv("SAC_SOCKET", str(socket))
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    with (tmp_path / "log").open("wb") as log:
+        daemon = subprocess.Popen(["sacctl", "daemon", "run"], stderr=log, stdout=log)
+    try:
+        for _ in range(300):
+            if socket.exists():
+                break
+            time.sleep(0.1)
+        scope: dict[str, object] = {}
+        for language, block in re.findall(
+            r"^```(sh|python)\n(.*?)^```", page.read_text(), re.M | re.S
+        ):
+            if language == "python":
+                code = compile(block.replace("/tmp/", f"{tmp_path}/"), page.name, "exec")
+                exec(code, scope)
+                continue
+            for line in lines(block):
+                if line.startswith("sacctl ") and line != "sacctl daemon run &":
+                    run_sacctl(page.name, line, tmp_path)
+    finally:
+        daemon.terminate()
+        assert daemon.wait(30) == 0, (tmp_path / "log").read_text()
+
+
+def run_sacctl(page: str, line: str, folder: Path) -> None:
+    # Not where the pools of this machine are.
+    if re.match(r"sacctl pool create .*--emulate", line) and "--path" not in line:
+        line += f" --path {folder}/pool"
+    for _ in range(100):
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=folder, capture_output=True, text=True, check=False
+        )
+        if done.returncode not in (3, 30):  # the daemon is not there yet
+            break
+        time.sleep(0.1)
     assert done.returncode == 0, f"{page}: {line}\n{done.stdout}{done.stderr}"
 
 

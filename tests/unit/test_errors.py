@@ -37,6 +37,8 @@ NAMES = {
     "CLOSED": "ClosedError",
     "SYSTEM": "SystemCallError",
     "NO_MEMORY": "OutOfMemoryError",
+    "NO_DAEMON": "DaemonError",
+    "ACCESS": "AccessError",
 }
 
 
@@ -63,6 +65,8 @@ def test_every_status_of_the_header_has_its_class() -> None:
         ("NotFoundError", LookupError),
         ("SystemCallError", OSError),
         ("OutOfMemoryError", MemoryError),
+        ("DaemonError", ConnectionError),
+        ("AccessError", PermissionError),
     ],
 )
 def test_they_are_pythons_own_errors_too(name: str, builtin: type[Exception]) -> None:
@@ -81,6 +85,14 @@ def test_a_system_call_error_is_an_os_error() -> None:
     assert (plain.errno, plain.strerror, plain.filename) == (0, "x", None)
 
 
+def test_errors_of_the_daemon_are_os_errors_but_no_system_calls() -> None:
+    error = from_status(18, "no daemon", "/run/sac/sacd.sock", errno.ECONNREFUSED)
+    assert isinstance(error, OSError)
+    assert not isinstance(error, errors.SystemCallError)
+    assert error.filename == "/run/sac/sacd.sock"
+    assert error.strerror == "Connection refused"
+
+
 def test_offsets_only_where_there_is_one() -> None:
     assert from_status(13, "dead", offset=0).offset == 0
     assert from_status(11, "bad", offset=4096).offset == 4096
@@ -96,7 +108,7 @@ def test_unknown_statuses() -> None:
         from_status(0, "")
 
 
-@pytest.mark.parametrize("status", [*range(1, 18), 99])
+@pytest.mark.parametrize("status", [*range(1, 20), 99])
 def test_pickle_and_copy_keep_everything(status: int) -> None:
     error = from_status(status, "message", "object", errno.EIO, 2**40)
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):

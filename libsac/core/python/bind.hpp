@@ -6,6 +6,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -82,6 +83,17 @@ void bind_server(nb::module_ &m);
 using Pool = Handle<sac_pool>;
 struct Namespace : Handle<sac_ns> {
     using Handle::Handle;
+    // What never changes, asked for once: a daemon would be asked over its socket each time.
+    std::uint32_t page_tokens() const { return known().page_tokens; }
+    std::uint32_t plane_count() const { return known().planes; }
+    sac_ns_info info() const;  // as it is now
+
+private:
+    struct Known {
+        std::uint32_t page_tokens, planes;
+    };
+    Known known() const;
+    mutable std::atomic<Known> known_{Known{0, 0}};
 };
 // Python's Prefix also keeps the sequence whose view it is.
 struct Prefix {

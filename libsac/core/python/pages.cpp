@@ -13,7 +13,8 @@ namespace sac_py {
 namespace {
 
 struct Put : Handle<sac_put> {
-    Put(sac_put *p, std::shared_ptr<sac_ns> n) : Handle(p, sac_put_close), ns(std::move(n)) {}
+    Put(sac_put *p, std::shared_ptr<sac_ns> n, std::uint32_t tokens)
+        : Handle(p, sac_put_close), ns(std::move(n)), page_tokens(tokens) {}
     // Lets go of the namespace too: an object that is only still around locks no files. A
     // view keeps the handle, and with it its own pages only.
     void end() {
@@ -26,6 +27,7 @@ struct Put : Handle<sac_put> {
         ns.reset();
     }
     std::shared_ptr<sac_ns> ns;
+    std::uint32_t page_tokens;
 };
 
 struct Sequence : Handle<sac_seq> {
@@ -39,10 +41,8 @@ struct Sequence : Handle<sac_seq> {
     std::shared_ptr<sac_ns> ns;
 };
 
-std::uint32_t rows_a_page(const sac_plane &p, sac_ns *ns) {
-    sac_ns_info info{};
-    check(sac_ns_get_info(ns, &info));
-    return p.kind == SAC_PLANE_STATE ? 1 : info.page_tokens / p.tokens_per_row;
+std::uint32_t rows_a_page(const sac_plane &p, std::uint32_t page_tokens) {
+    return p.kind == SAC_PLANE_STATE ? 1 : page_tokens / p.tokens_per_row;
 }
 
 std::shared_ptr<Prefix> pin(const Namespace &self, const KeyArray &keys) {
@@ -55,10 +55,11 @@ std::shared_ptr<Prefix> pin(const Namespace &self, const KeyArray &keys) {
         ns});
 }
 
-// A page's rows in place: (heads, rows, row_bytes) with the plane's pitch. The array holds
-// what keeps the memory: the prefix, or the put.
-nb::object page_array(std::uint8_t *data, const sac_plane &p, std::uint32_t rows,
+// A page's rows in place, so many bytes in all: (heads, rows, row_bytes) with the plane's
+// pitch. The array holds what keeps the memory: the prefix, or the put.
+nb::object page_array(std::uint8_t *data, const sac_plane &p, std::uint64_t bytes,
                       std::shared_ptr<const void> keep, bool writable) {
+    const std::uint64_t rows = bytes / p.heads / p.row_pitch;
     using Keep = std::shared_ptr<const void>;
     auto *const kept = new Keep(std::move(keep));
     const nb::capsule owner(kept, [](void *q) noexcept { delete static_cast<Keep *>(q); });
@@ -75,6 +76,7 @@ std::shared_ptr<Put> put(const Namespace &self, const KeyArray &keys,
                          const std::optional<TokenArray> &tokens, std::uint64_t deadline_ms,
                          std::uint64_t timeout_ms, std::uint64_t first_tail) {
     const auto ns = self.get("namespace");
+    const std::uint32_t tokens_a_page = self.page_tokens();
     sac_put_options o{};
     o.struct_size = sizeof o;
     o.deadline_ms = deadline_ms, o.timeout_ms = timeout_ms, o.first_tail = first_tail;
@@ -84,15 +86,13 @@ std::shared_ptr<Put> put(const Namespace &self, const KeyArray &keys,
         o.parents = parents->data();
     }
     if (tokens) {
-        sac_ns_info info{};
-        check(sac_ns_get_info(ns.get(), &info));
-        if (tokens->size() != keys.shape(0) * info.page_tokens)
+        if (tokens->size() != keys.shape(0) * tokens_a_page)
             raise(SAC_E_ARG, "tokens", "tokens must hold page_tokens ids for each key");
         o.tokens = tokens->data();
     }
     sac_put *p = nullptr;
     call([&] { return sac_put_begin(ns.get(), keys.data(), keys.shape(0), &o, &p); });
-    return std::make_shared<Put>(p, ns);
+    return std::make_shared<Put>(p, ns, tokens_a_page);
 }
 
 nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>> put_missing(const Put &self,
@@ -122,7 +122,7 @@ void put_write(const Put &self, std::uint32_t plane, std::uint32_t layer, nb::ob
     const sac_plane pl = plane_of(ns.get(), plane);
     const bool heads = pl.heads > 1;
     const Source s = source(rows, heads ? 3 : 2, pl.row_bytes, "rows");
-    const std::int64_t per_page = rows_a_page(pl, ns.get());
+    const std::int64_t per_page = rows_a_page(pl, self.page_tokens);
     if (s.shape[heads ? 2 : 1] != per_page || (heads && s.shape[1] != pl.heads))
         raise(SAC_E_ARG, pl.name,
               std::string("rows of plane '") + pl.name + "' must have the shape (pages, " +
@@ -222,7 +222,7 @@ void bind_prefix(nb::module_ &m) {
                  });
                  const sac_plane p = plane_of(ns.get(), plane);
                  return page_array(static_cast<std::uint8_t *>(const_cast<void *>(rows)), p,
-                                   rows_a_page(p, ns.get()), held, false);
+                                   bytes, held, false);
              })
         .def("close",
              [](Prefix &self) {
@@ -256,8 +256,7 @@ void bind_pages(nb::module_ &m) {
                      return sac_put_view(p.get(), missing, plane, layer, &rows, &bytes);
                  });
                  const sac_plane pl = plane_of(ns.get(), plane);
-                 return page_array(static_cast<std::uint8_t *>(rows), pl,
-                                   rows_a_page(pl, ns.get()), p, true);
+                 return page_array(static_cast<std::uint8_t *>(rows), pl, bytes, p, true);
              })
         .def("commit",
              [](const Put &self) {

@@ -13,12 +13,15 @@
 #include <tuple>
 #include <vector>
 
+#include "sac_server.h"
+
 namespace sac_py {
 namespace {
 
 using NativePlane = std::tuple<std::string, std::vector<std::uint32_t>, std::uint32_t,
                                std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
                                std::uint32_t, std::uint32_t, std::string>;
+using Owner = std::tuple<std::uint32_t, std::uint32_t>;  // uid, gid
 using NativeLayout = std::tuple<std::uint32_t, std::vector<NativePlane>>;
 
 template <std::size_t N>
@@ -58,6 +61,22 @@ NativePlane native_plane(const sac_plane &p) {
             p.tokens_per_row, p.row_bytes, p.row_pitch, p.window_tokens, p.dtype};
 }
 
+// (path, bytes, free bytes) of each data extent, then of the metadata extent.
+std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> extents(const Pool &self) {
+    const auto pool = self.get("pool");
+    std::vector<sac_extent_info> all;
+    std::uint64_t count = 0;
+    call([&] { return sac_pool_extents(pool.get(), nullptr, &count); });
+    while (all.size() < count) {
+        all.resize(count);
+        call([&] { return sac_pool_extents(pool.get(), all.data(), &count); });
+    }
+    std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> out;
+    for (const sac_extent_info &i : all)
+        out.emplace_back(i.name, i.bytes, i.free_bytes);
+    return out;
+}
+
 nb::dict pool_info(const Pool &self) {
     const auto pool = self.get("pool");
     sac_pool_info i{};
@@ -74,9 +93,7 @@ nb::dict pool_info(const Pool &self) {
 }
 
 nb::dict ns_info(const Namespace &self) {
-    const auto ns = self.get("namespace");
-    sac_ns_info i{};
-    call([&] { return sac_ns_get_info(ns.get(), &i); });
+    const sac_ns_info i = self.info();
     nb::dict d;
     d["name"] = nb::str(i.name), d["model"] = nb::str(i.model);
     d["checksum"] = (i.flags & SAC_NS_DATA_CHECKSUM) != 0;
@@ -133,7 +150,8 @@ std::shared_ptr<Namespace> open_namespace(const Pool &self, const std::string &n
                                           const std::optional<NativeLayout> &layout,
                                           const std::string &model, std::uint32_t key_scheme,
                                           std::uint64_t max_bytes, bool checksum,
-                                          bool token_ids, std::uint32_t mode) {
+                                          bool token_ids, std::uint32_t mode,
+                                          const std::optional<Owner> &owner) {
     const auto pool = self.get("pool");
     std::vector<sac_plane> planes;
     sac_layout native{sizeof(sac_layout), 0, 0, nullptr};
@@ -153,18 +171,20 @@ std::shared_ptr<Namespace> open_namespace(const Pool &self, const std::string &n
     if (name.find('\0') != std::string::npos)
         raise(SAC_E_ARG, "name", "a namespace's name holds no zero byte");
     sac_ns *ns = nullptr;
-    call([&] { return sac_ns_open(pool.get(), name.c_str(), &o, &ns); });
+    call([&] {
+        return owner ? sac_ns_open_for(pool.get(), name.c_str(), &o, std::get<0>(*owner),
+                                       std::get<1>(*owner), &ns)
+                     : sac_ns_open(pool.get(), name.c_str(), &o, &ns);
+    });
     return std::make_shared<Namespace>(ns, sac_ns_close);
 }
 
 Bytes ns_keys(const Namespace &self, const TokenArray &tokens, const nb::bytes &salt,
               const std::optional<nb::bytes> &parent) {
     const auto ns = self.get("namespace");
-    sac_ns_info info{};
-    check(sac_ns_get_info(ns.get(), &info));
     if (parent && parent->size() != SAC_KEY_BYTES)
         raise(SAC_E_ARG, "parent", "a key has 32 bytes");
-    const std::uint64_t count = tokens.size() / info.page_tokens;
+    const std::uint64_t count = tokens.size() / self.page_tokens();
     auto keys = std::make_unique<std::uint8_t[]>(count * SAC_KEY_BYTES + 1);
     const auto *const above =
         parent ? reinterpret_cast<const std::uint8_t *>(parent->c_str()) : nullptr;
@@ -176,6 +196,23 @@ Bytes ns_keys(const Namespace &self, const TokenArray &tokens, const nb::bytes &
 }
 
 }  // namespace
+
+sac_ns_info Namespace::info() const {
+    const auto ns = get("namespace");
+    sac_ns_info i{};
+    call([&] { return sac_ns_get_info(ns.get(), &i); });
+    known_.store({i.page_tokens, i.plane_count}, std::memory_order_relaxed);
+    return i;
+}
+
+Namespace::Known Namespace::known() const {
+    Known known = known_.load(std::memory_order_relaxed);
+    if (known.page_tokens == 0) {
+        const sac_ns_info i = info();
+        known = {i.page_tokens, i.plane_count};
+    }
+    return known;
+}
 
 void bind_pool(nb::module_ &m) {
     m.def(
@@ -237,7 +274,8 @@ void bind_pool(nb::module_ &m) {
              })
         .def("open_namespace", open_namespace, nb::arg("name"), nb::arg("layout").none(),
              nb::arg("model"), nb::arg("key_scheme"), nb::arg("max_bytes"), nb::arg("checksum"),
-             nb::arg("token_ids"), nb::arg("mode") = 0)
+             nb::arg("token_ids"), nb::arg("mode") = 0, nb::arg("owner") = nb::none())
+        .def("extents", extents)
         .def(
             "resize",
             [](const Pool &self, const std::string &name, std::uint64_t max_bytes) {
@@ -255,10 +293,8 @@ void bind_pool(nb::module_ &m) {
         .def("planes",
              [](const Namespace &self) {
                  const auto ns = self.get("namespace");
-                 sac_ns_info i{};
-                 check(sac_ns_get_info(ns.get(), &i));
                  std::vector<NativePlane> out;
-                 for (std::uint32_t p = 0; p < i.plane_count; ++p)
+                 for (std::uint32_t p = 0; p < self.plane_count(); ++p)
                      out.push_back(native_plane(plane_of(ns.get(), p)));
                  return out;
              })

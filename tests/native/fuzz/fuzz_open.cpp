@@ -75,8 +75,8 @@ Image make_image(std::uint32_t count) {
     sac::Media::create(*meta, *data);
     const std::uint8_t *const meta_at = meta->data(), *const data_at = data->data();
     const std::uint64_t data_bytes = data->bytes();
-    const kit::PoolHandle pool(
-        new sac_pool{std::make_shared<sac::OwnedPool>(std::move(meta), std::move(data), sac::Fd())});
+    const kit::PoolHandle pool(new sac_pool{
+        std::make_shared<sac::OwnedPool>(std::move(meta), std::move(data), sac::Fd())});
     const auto a = kit::space(pool, "a", layout_a(), 0, SAC_NS_DATA_CHECKSUM);
     const auto b = kit::space(pool, "b", wide(kit::plain(16, 40)), 0, SAC_NS_TOKEN_IDS);
     const std::vector<std::uint32_t> tokens(16 * 8, 7);

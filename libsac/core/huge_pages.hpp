@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Huge pages behind memory that others map as well, made in a thread of its own: a kernel that
+// gives none by itself is asked for each piece, and takes milliseconds over it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "mapping.hpp"
+#include "worker.hpp"
+
+namespace sac {
+
+class HugePages {
+public:
+    explicit HugePages(const Mapping &data) : data_(data), epoch_(fork_epoch()) {}
+    // Waits for what is being done.
+    ~HugePages();
+    HugePages(const HugePages &) = delete;
+    HugePages &operator=(const HugePages &) = delete;
+
+    // Slabs of an extent, of so many in all, were given out: what lies around them, and what is
+    // likely to be given out next. Does not wait, does not fail.
+    void used(std::size_t extent, std::uint64_t slabs, std::uint64_t first,
+              std::uint64_t count) noexcept;
+    // Anything else of that kind. Does not wait, does not fail.
+    void later(std::function<void()> job) noexcept;
+
+private:
+    const Mapping &data_;
+    std::uint64_t epoch_;
+    std::mutex mutex_;
+    std::vector<std::vector<bool>> asked_;  // by extent and group of slabs
+    std::unique_ptr<Worker> worker_;        // none as long as there is nothing to do
+};
+
+}  // namespace sac

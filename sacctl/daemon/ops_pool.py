@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations on pools: list, show, add, extend, remove."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sacctl.daemon.admin import Call, Handler, Part
+from sacctl.daemon.describe import pool_record
+from sacctl.daemon.measure import pool_clients
+from sacctl.daemon.ops_namespace import page
+from sacctl.daemon.unserved import Served
+from sacctl.pool.record import Record
+from sacctl.records import PoolRecord
+
+__all__ = ["HANDLERS"]
+
+
+def list_(call: Call) -> dict[str, Any]:
+    call.args.done()
+    attached = pool_clients(call.service)
+    return {
+        "pools": [pool_record(s, attached.get(s.name, 0)) for s in call.service.pools.all()]
+    }
+
+
+def show(call: Call) -> Part:
+    name, after = call.args.text("name"), call.args.text("after", "")
+    call.args.done()
+    served = call.service.pools.get(name)
+    pools = [] if served.pool is None else [(name, served.pool)]
+    part = page(pools, f"{name}/{after}" if after else "")
+    result = {"pool": _record(call, served), **part.result}
+    return Part(result, part.next and part.next.partition("/")[2])
+
+
+def add(call: Call) -> dict[str, Any]:
+    record = Record.from_dict(call.args.table("record"), "the pool record of the request")
+    call.args.done()
+    call.service.access.require_admin(call.peer, "pool.add")
+    served, added = call.service.pools.add(record, call.fds, call.service.settings.pools.dir)
+    return {"pool": _record(call, served), "added": added}
+
+
+def extend(call: Call) -> dict[str, Any]:
+    """record: the pool's with the new extents at its end; their fds, or none."""
+    name = call.args.text("name")
+    record = Record.from_dict(call.args.table("record"), "the pool record of the request")
+    call.args.done()
+    call.service.access.require_admin(call.peer, "pool.extend")
+    return {"pool": _record(call, call.service.pools.extend(name, record, call.fds))}
+
+
+def remove(call: Call) -> dict[str, Any]:
+    name = call.args.text("name")
+    call.args.done()
+    call.service.access.require_admin(call.peer, "pool.remove")
+    call.service.pools.remove(name)
+    return {"pool": name}
+
+
+def _record(call: Call, served: Served) -> PoolRecord:
+    return pool_record(served, pool_clients(call.service).get(served.name, 0))
+
+
+HANDLERS: dict[str, Handler] = {
+    "pool.list": list_,
+    "pool.show": show,
+    "pool.add": add,
+    "pool.extend": extend,
+    "pool.remove": remove,
+}

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools by name: those that are served, and those that are not and why."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from libsac.errors import SacError
+from libsac.server import Extent, Server, SharedPool
+from sacctl.daemon.log import log
+from sacctl.daemon.unserved import Served, extends, gone, not_served, unserved
+from sacctl.errors import (
+    BusyError,
+    CtlError,
+    NotFoundError,
+    RefusedError,
+    UsageError,
+    from_libsac,
+)
+from sacctl.paths import own_dir
+from sacctl.pool.extend import present
+from sacctl.pool.opening import open_record
+from sacctl.pool.record import Record, Records
+
+__all__ = ["Pools", "Served"]
+
+
+Keep = Callable[[str, Records], bool]
+
+
+class Pools:
+    """The pools of one daemon. Thread-safe.
+
+    Opening a large pool takes a while; who only looks does not wait for that.
+
+    Args:
+        own: folder of the daemon's own records: of pools that were handed over by somebody
+            whose records are elsewhere, so that they are known after a restart. Made when
+            it is needed.
+    """
+
+    def __init__(self, server: Server, own: Path) -> None:
+        self._server = server
+        self._own = Records(own)
+        self._changing = threading.Lock()  # taken first; while pools come, grow and go
+        self._lock = threading.RLock()  # of the dict, never for long
+        self._pools: dict[str, Served] = {}
+        self._closed = False
+        self._folder: Path | None = None
+
+    def load(self, folder: Path, keep: Keep = lambda name, records: True) -> list[str]:
+        """Opens and serves every pool that has a record, in the folder or among the daemon's
+        own, and is not served yet; only those that keep() wants.
+
+        A pool that cannot be opened does not keep the others from being served: it is kept
+        as absent or damaged, with the reason. Returns the names newly served. Raises
+        CtlError where the folder cannot be read.
+        """
+        self._folder = folder
+        others, new = Records(folder), []
+        found = dict.fromkeys(self._own.names(), self._own)
+        found |= dict.fromkeys(others.names(), others)
+        with self._lock:
+            for name in [n for n, s in self._pools.items() if not s.pool and n not in found]:
+                del self._pools[name]  # its record has gone
+        for name, records in found.items():
+            with self._changing:
+                have = self._find(name)
+                if self._closed or (have is not None and have.pool is not None):
+                    continue
+                if not keep(name, records):
+                    continue
+                served = self._open(name, records)
+                if records is self._own and served.pool is None and gone(served):
+                    self._own.remove(name)  # somebody destroyed it while no daemon ran
+                    continue
+                self._put(served)
+            if served.pool is not None:
+                new.append(name)
+                log.info(f"pool {name} is served", pool=name)
+            elif have is None or have.reason != served.reason:
+                log.error(f"pool {name} is {served.state}: {served.reason}", pool=name)
+        return new
+
+    def refresh(self) -> list[str]:
+        """As load(), for pools whose records are new or have changed since they were looked
+        at, and for those that were in use: of a pool made beside a daemon that is starting,
+        it may have seen the half only."""
+        if self._folder is None:
+            return []
+        try:
+            return self.load(self._folder, self._changed)
+        except CtlError as error:
+            log.warning(f"cannot look for new pools: {error}")
+            return []
+
+    def _changed(self, name: str, records: Records) -> bool:
+        have = self._find(name)
+        try:
+            record = records.find(name)
+        except CtlError:
+            return False  # still not whole
+        if have is None:  # and not what somebody makes or destroys at this moment
+            return record is not None and record.state in ("ready", "extending")
+        return have.again or record != have.record
+
+    def _find(self, name: str) -> Served | None:
+        with self._lock:
+            return self._pools.get(name)
+
+    def _put(self, served: Served) -> Served:
+        with self._lock:
+            self._pools[served.name] = served
+        return served
+
+    def _open(self, name: str, records: Records) -> Served:
+        record: Record | None = None
+        try:
+            record = records.find(name)
+            if record is None:
+                return Served(name, None, reason="its record has just been removed")
+            if record.state in ("creating", "destroying"):
+                return Served(
+                    name,
+                    record,
+                    reason=f"it was left half made: its record says '{record.state}'",
+                    hint=f"sacctl pool destroy {name}, or create it again",
+                )
+            record = present(record)  # of an extension that was cut off
+            pool = self._serve(record, None)
+            return Served(name, present(record), pool, "serving")
+        except Exception as error:
+            return unserved(name, record, error)
+
+    def _serve(self, record: Record, fds: Sequence[int] | None) -> SharedPool:
+        """Opens the pool and serves it. Raises CtlError, SacError, OSError."""
+        pool = open_record(record, fds)
+        try:
+            uuid = pool.info.uuid.hex()
+            if record.uuid and uuid != record.uuid:
+                raise CtlError(
+                    f"the files of pool '{record.name}' are of another pool: {uuid}, and the "
+                    f"record says {record.uuid}",
+                    object=record.name,
+                    hint=f"sacctl pool show {record.name}",
+                )
+            self._server.add_pool(record.name, pool)
+        except BaseException:
+            pool.close()
+            raise
+        return pool
+
+    def add(self, record: Record, fds: Sequence[int], folder: Path) -> tuple[Served, bool]:
+        """Serves a pool from now on; False: it was served already.
+
+        Where the folder of records has none of it, the daemon keeps one of its own. The fds
+        (meta, then data) stay the caller's; without any the files are opened by their paths.
+        Raises RefusedError for another pool of that name, CtlError, SacError, OSError where
+        it cannot be opened.
+        """
+        if fds and len(fds) != 1 + len(record.data):
+            raise UsageError(
+                f"pool.add got {len(fds)} descriptors for {1 + len(record.data)} files",
+                object=record.name,
+            )
+        with self._changing:
+            have = self._find(record.name)
+            if self._closed:
+                raise CtlError("the daemon is stopping", object=record.name)
+            if have is not None and have.pool is not None:
+                uuid = have.pool.info.uuid.hex()
+                if record.uuid == uuid:
+                    return have, False
+                raise RefusedError(
+                    f"another pool is served as '{record.name}': {uuid}",
+                    object=record.name,
+                    hint=f"choose another name, or sacctl pool destroy {record.name}",
+                )
+            pool = self._serve(record, fds or None)
+            served = self._put(Served(record.name, present(record), pool, "serving"))
+            self._keep(served, folder)
+        log.info(f"pool {record.name} is served", pool=record.name)
+        return served, True
+
+    def extend(self, name: str, record: Record, fds: Sequence[int]) -> Served:
+        """Adds the data extents that record has at its end. fds as in :meth:`add`, of the new
+        ones only. Raises UsageError where record is not the pool's with more at its end."""
+        with self._changing:
+            served = self.get(name)
+            pool, old = served.pool, served.record
+            if pool is None or old is None:
+                raise not_served(served)
+            known = len(old.data)
+            if not extends(record, old):
+                raise UsageError(
+                    f"the record is not that of pool '{name}' with extents added at its end",
+                    object=name,
+                )
+            paths = record.data[known:]
+            if fds and len(fds) != len(paths):
+                raise UsageError(
+                    f"pool.extend got {len(fds)} descriptors for {len(paths)} files",
+                    object=name,
+                )
+            for fd, path in zip(fds, paths, strict=False):
+                # Who asked was killed, and another command has cleared away behind it.
+                if os.fstat(fd).st_nlink == 0:
+                    raise CtlError(f"{path} has been removed meanwhile", object=name)
+            for number, path in enumerate(paths):
+                if fds:
+                    pool.extend(Extent(fds[number], path))
+                else:
+                    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    try:
+                        pool.extend(Extent(fd, path))
+                    finally:
+                        os.close(fd)
+                # One by one: should a later one fail, those before it are in the pool.
+                size = record.sizes[known + number]
+                served.record = old = old.with_(
+                    data=(*old.data, path), sizes=(*old.sizes, size)
+                )
+            if name in self._own.names():
+                self._own.write(old)
+        log.info(f"pool {name} has {len(paths)} extents more", pool=name)
+        return served
+
+    def remove(self, name: str) -> None:
+        """Serves the pool no more and closes it, which marks it clean. Its files and its
+        record stay. Raises RefusedError while clients are attached."""
+        with self._changing:
+            served = self.get(name)
+            if served.pool is not None:
+                try:
+                    self._server.remove_pool(name)
+                except SacError as error:
+                    wrong = from_libsac(error)
+                    if not isinstance(wrong, BusyError):
+                        raise wrong from None
+                    raise RefusedError(
+                        wrong.message, object=name, errno=wrong.errno, hint="sacctl client list"
+                    ) from None
+            with self._lock:
+                del self._pools[name]
+            if served.pool is not None:
+                served.pool.close()
+            self._own.remove(name)
+        log.info(f"pool {name} is served no more", pool=name)
+
+    def _keep(self, served: Served, folder: Path) -> None:
+        """A record of the daemon's own, where nobody else has one that it will find."""
+        if served.record is None or served.name in Records(folder).names():
+            return
+        try:
+            own_dir(self._own.folder, 0o700, 0o077, "run_dir")
+            self._own.write(served.record)
+        except CtlError as error:
+            log.warning(
+                f"the pool will not be known after a restart: {error}", pool=served.name
+            )
+
+    def get(self, name: str) -> Served:
+        """Raises NotFoundError naming the pools there are."""
+        with self._lock:
+            served = self._pools.get(name)
+            if served is None:
+                known = ", ".join(sorted(self._pools)) or "none"
+                raise NotFoundError(
+                    f"there is no pool '{name}'; the daemon knows {known}",
+                    object=name,
+                    hint="sacctl pool list",
+                )
+            return served
+
+    def pick(self, name: str | None) -> tuple[str, SharedPool]:
+        """A served pool; None: the only one there is. Raises NotFoundError, UsageError where
+        there are several."""
+        try:
+            return self._pick(name)
+        except NotFoundError:
+            if not self.refresh():
+                raise
+            return self._pick(name)
+
+    def _pick(self, name: str | None) -> tuple[str, SharedPool]:
+        with self._lock:
+            if name is None:
+                served = [s for s in self._pools.values() if s.pool is not None]
+                if len(served) > 1:
+                    raise UsageError(
+                        "which pool? There are " + ", ".join(sorted(s.name for s in served)),
+                        hint="name one with --pool",
+                    )
+                if not served:
+                    raise NotFoundError(
+                        "the daemon serves no pool", hint="sacctl pool create kv --emulate 1G"
+                    )
+                name = served[0].name
+            found = self.get(name)
+            if found.pool is None:
+                raise not_served(found)
+            return found.name, found.pool
+
+    def all(self) -> list[Served]:
+        """By name."""
+        with self._lock:
+            return [self._pools[name] for name in sorted(self._pools)]
+
+    def close(self) -> None:
+        """Closes every pool, which marks it clean. Only after the server has stopped."""
+        with self._changing:
+            self._closed = True
+            for served in self.all():
+                if served.pool is not None:
+                    try:
+                        served.pool.close()
+                    except SacError as error:
+                        log.error(f"cannot close the pool: {error}", pool=served.name)
+            with self._lock:
+                self._pools.clear()

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pool records: one TOML file a pool, NAME.toml in the folder of pools (pools.d).
+
+A record says which files belong to a pool. It is written before the first of them is made
+and removed after the last of them has gone, so that whatever a kill leaves is in a record.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sacctl.errors import CtlError, NotFoundError, UsageError, from_os
+
+__all__ = ["STATES", "Record", "Records", "check_name"]
+
+STATES = ("creating", "ready", "extending", "destroying")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+_SUFFIX = ".toml"
+
+
+def check_name(name: str) -> str:
+    """name if a pool may be called so. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"'{name}' cannot be a pool's name: 1 to 63 of A-Z a-z 0-9 _ . -, not beginning "
+            "with . or -",
+            object=name,
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A pool as its record says. Sizes in bytes.
+
+    Attributes:
+        state: "ready"; "creating" and "destroying" are what a kill leaves, and "extending":
+            whether the last of data is part of the pool yet, its superblock says.
+        uuid: lower-case hex; "" while the pool is being made.
+        created: ISO 8601, UTC.
+        meta, data: paths of the extents.
+        sizes: of the data extents as they were asked for; the files are a little larger.
+        huge: page size of the hugetlbfs that data lies on: "", "2M" or "1G".
+        uid: owner of the files.
+        folders: that sacctl made for its pools, outer first; they go with the pool when they
+            are empty.
+        path: the folder given by --path, or "".
+    """
+
+    name: str
+    uuid: str
+    created: str
+    meta: str
+    data: tuple[str, ...]
+    sizes: tuple[int, ...]
+    huge: str = ""
+    uid: int = 0
+    kind: str = "emulated"
+    state: str = "ready"
+    folders: tuple[str, ...] = ()
+    path: str = ""
+
+    def with_(self, **changes: Any) -> Record:
+        """A copy with other values."""
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in the TOML file and in ADMIN requests; :meth:`from_dict` is the way back."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "state": self.state,
+            "uuid": self.uuid,
+            "created": self.created,
+            "uid": self.uid,
+            "huge": self.huge,
+            "path": self.path,
+            "meta": self.meta,
+            "data": list(self.data),
+            "sizes": list(self.sizes),
+            "folders": list(self.folders),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], where: str = "pool record") -> Record:
+        """Checks and takes a record apart; unknown keys are left out, for they are a newer
+        version's. Raises CtlError that names ``where`` and the key."""
+
+        def fail(key: str, why: str) -> CtlError:
+            return CtlError(
+                f"{where}: {key} {why}",
+                object=where,
+                hint="mend the file by hand, or remove it and create the pool again",
+            )
+
+        def text(key: str, default: str | None = None) -> str:
+            value = values.get(key, default)
+            if not isinstance(value, str) or "\0" in value:
+                raise fail(key, "is missing or no text")
+            return value
+
+        def texts(key: str, default: list[str] | None = None) -> tuple[str, ...]:
+            value = values.get(key, default)
+            if not isinstance(value, list) or not all(
+                isinstance(v, str) and v and "\0" not in v for v in value
+            ):
+                raise fail(key, "is missing or no list of texts")
+            return tuple(value)
+
+        def number(value: Any, key: str) -> int:
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or not 0 <= value < 1 << 63:
+                raise fail(key, f"is {value!r}; a number from 0 is needed")
+            return int(value)
+
+        sizes = values.get("sizes")
+        if not isinstance(sizes, list) or not sizes:
+            raise fail("sizes", "is missing or empty")
+        record = cls(
+            name=text("name"),
+            kind=text("kind"),
+            state=text("state", "ready"),
+            uuid=text("uuid"),
+            created=text("created"),
+            uid=number(values.get("uid", 0), "uid"),
+            huge=text("huge", ""),
+            path=text("path", ""),
+            meta=text("meta"),
+            data=texts("data"),
+            sizes=tuple(number(size, "sizes") for size in sizes),
+            folders=texts("folders", []),
+        )
+        if not _NAME.fullmatch(record.name):
+            raise fail("name", f"is '{record.name}', which no pool can be called")
+        if record.kind != "emulated":
+            raise fail("kind", f"is '{record.kind}'; this version knows only 'emulated'")
+        if record.state not in STATES:
+            raise fail("state", f"is '{record.state}'; it must be one of {', '.join(STATES)}")
+        if record.huge not in ("", "2M", "1G"):
+            raise fail("huge", f"is '{record.huge}'; it must be empty, 2M or 1G")
+        if record.uuid and not re.fullmatch(r"[0-9a-f]{32}", record.uuid):
+            raise fail("uuid", "is not 32 hexadecimal digits")
+        if len(record.data) != len(record.sizes):
+            raise fail("sizes", f"has {len(record.sizes)} entries for {len(record.data)} files")
+        for path in (record.meta, *record.data, *record.folders):
+            if not path.startswith("/") or ".." in Path(path).parts:
+                raise fail("meta, data, folders", f"hold '{path}', which is no absolute path")
+        return record
+
+
+class Records:
+    """The records in one folder. Its methods read the files anew each time."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def path(self, name: str) -> Path:
+        return self.folder / (check_name(name) + _SUFFIX)
+
+    def names(self) -> list[str]:
+        """Names that have a record, sorted. No folder: none. Raises CtlError."""
+        try:
+            files = [file.name for file in self.folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise from_os(error, "cannot read the folder of pool records") from error
+        stems = (f[: -len(_SUFFIX)] for f in files if f.endswith(_SUFFIX))
+        return sorted(stem for stem in stems if _NAME.fullmatch(stem))
+
+    def find(self, name: str) -> Record | None:
+        """The record, None where there is none. Raises CtlError for one that is not whole."""
+        path = self.path(name)
+        try:
+            values = tomllib.loads(path.read_bytes().decode())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise from_os(error, "cannot read the pool record") from error
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise CtlError(
+                f"{path} is no TOML file: {error}",
+                object=str(path),
+                hint="mend it by hand, or remove it and create the pool again",
+            ) from error
+        record = Record.from_dict(values, str(path))
+        if record.name != name:
+            raise CtlError(
+                f"{path} is the record of a pool '{record.name}': file and name must agree",
+                object=str(path),
+                hint="rename the file, or mend the name in it",
+            )
+        return record
+
+    def get(self, name: str) -> Record:
+        """The record. Raises NotFoundError, naming the pools there are."""
+        record = self.find(name)
+        if record is None:
+            known = ", ".join(self.names())
+            raise NotFoundError(
+                f"there is no pool '{name}'" + (f"; there are {known}" if known else ""),
+                object=name,
+                hint="sacctl pool list" if known else f"sacctl pool create {name} --emulate 1G",
+            )
+        return record
+
+    def all(self) -> list[Record]:
+        """All records, by name. Raises CtlError for one that is not whole."""
+        found = (self.find(name) for name in self.names())
+        return [record for record in found if record is not None]
+
+    def write(self, record: Record) -> None:
+        """Puts the record in place, whole or not at all; 0644. Raises CtlError."""
+        path = self.path(record.name)
+        new = path.with_name(f".{record.name}.{os.getpid()}.new")
+        try:
+            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            with os.fdopen(fd, "wb") as file:
+                file.write(render(record).encode())
+                os.fchmod(file.fileno(), 0o644)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+            self._sync()
+        except OSError as error:
+            with suppress(OSError):
+                new.unlink()
+            raise from_os(error, f"cannot write the pool record {path}") from error
+
+    def remove(self, name: str) -> None:
+        """Removes the record; none there is no error. Raises CtlError."""
+        path = self.path(name)
+        try:
+            path.unlink(missing_ok=True)
+            self._sync()
+        except OSError as error:
+            raise from_os(error, f"cannot remove the pool record {path}") from error
+
+    def _sync(self) -> None:
+        with suppress(FileNotFoundError):
+            fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+
+def render(record: Record) -> str:
+    """The record as TOML."""
+    lines = ["# Written by sacctl. The files named here belong to the pool.\n"]
+    lines += [f"{key} = {_toml(value)}\n" for key, value in record.to_dict().items()]
+    return "".join(lines)
+
+
+def _toml(value: object) -> str:
+    """A text, a number or a list of them."""
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, str):
+        return '"' + "".join(map(_escaped, value)) + '"'
+    return str(value)
+
+
+def _escaped(letter: str) -> str:
+    if letter in '"\\':
+        return "\\" + letter
+    # Undecodable bytes of a path are lone surrogates, which no TOML file can hold.
+    if 0xD800 <= ord(letter) <= 0xDFFF:
+        raise UsageError("a path of the pool is not valid UTF-8; choose another")
+    return letter if letter.isprintable() else f"\\U{ord(letter):08x}"

@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+// The client's connection against a daemon that answers wrongly, in pieces, late or not at all.
+#include "connection.hpp"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <chrono>
+
+#include "check.hpp"
+#include "fake_daemon.hpp"
+
+namespace {
+
+using fake::Answer;
+using fake::Bytes;
+using fake::Request;
+using sac::Connection;
+namespace wire = sac::wire;
+
+Connection::Options options(const std::string &socket, std::uint64_t reconnect_ms = 5000) {
+    Connection::Options o;
+    o.socket = socket, o.name = "test", o.reconnect_ms = reconnect_ms;
+    return o;
+}
+
+const auto kAnything = [](const Connection::Reply &) {};
+
+Answer echo(const Request &r) { return fake::good(r, r.payload); }
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+std::string message_of(const std::function<void()> &run) {
+    try {
+        run();
+    } catch (const sac::Error &e) {
+        return e.message;
+    }
+    return {};
+}
+
+}  // namespace
+
+TEST(a_request_and_its_answer) {
+    fake::Daemon daemon(echo);
+    Connection c(options(daemon.path()));
+    const Bytes payload{1, 2, 3};
+    CHECK(c.ask(wire::kStats, payload, [](Connection::Reply &r) { return r.payload; }) ==
+          payload);
+    const auto seen = daemon.seen();
+    CHECK_EQ(seen.size(), 2u);
+    CHECK_EQ(seen[0].header.op, wire::kHello);
+    wire::HelloRequest h{};
+    CHECK_EQ(seen[0].payload.size(), sizeof h);
+    std::memcpy(&h, seen[0].payload.data(), sizeof h);
+    CHECK_EQ(std::string(h.name), "test");
+    CHECK_EQ(int{h.id[0]}, 0);
+    CHECK_EQ(seen[1].header.magic, wire::kMagic);
+    CHECK(seen[1].header.sequence > seen[0].header.sequence);
+}
+
+TEST(large_frames_both_ways) {
+    fake::Daemon daemon(echo);
+    Connection c(options(daemon.path()));
+    Bytes payload(wire::kMaxPayload);
+    for (std::size_t i = 0; i < payload.size(); ++i) {
+        payload[i] = static_cast<std::uint8_t>(i * 7 >> 3);
+    }
+    CHECK(c.ask(wire::kCommit, payload, [](Connection::Reply &r) { return r.payload; }) ==
+          payload);
+    payload.push_back(0);
+    CHECK_THROWS(SAC_E_ARG, c.tell(wire::kCommit, payload));
+}
+
+TEST(what_the_daemon_refuses) {
+    fake::Daemon daemon([](const Request &r) { return fake::bad(r, SAC_E_NO_SPACE, "full"); });
+    Connection c(options(daemon.path()));
+    CHECK_THROWS(SAC_E_NO_SPACE, c.tell(wire::kReserve, {}));
+    CHECK_EQ(message_of([&] { c.tell(wire::kReserve, {}); }), "full");
+    CHECK_EQ(daemon.count(wire::kHello), 1u);  // the connection is as good as before
+}
+
+TEST(answers_that_are_none) {
+    int what = 0;
+    fake::Daemon daemon([&](const Request &r) -> Answer {
+        wire::Header h = fake::reply_to(r, 0);
+        switch (what) {
+        case 0:
+            h.magic ^= 1;
+            break;
+        case 1:
+            h.version = 2;
+            break;
+        case 2:
+            h.length = wire::kMaxPayload + 1;
+            break;
+        case 3:
+            h.op = wire::kRenew | wire::kReply;
+            break;
+        case 4:
+            h.op = r.header.op;  // a request
+            break;
+        case 5:
+            h.sequence += 1;
+            break;
+        case 6:  // more than announced
+            return {fake::frame(h, Bytes(5)), {}, false};
+        case 7:  // a failure whose text is longer than it is
+            h.status = SAC_E_ARG, h.length = 24;
+            return {fake::frame(h, Bytes(24, 0xff)), {}, false};
+        case 8: {  // a status that does not exist
+            const Bytes p = wire::error_payload(0, 0, "", "");
+            return {fake::frame(fake::reply_to(r, p.size(), 999), p), {}, false};
+        }
+        default:
+            return fake::good(r);
+        }
+        return {fake::frame(h, {}), {}, false};
+    });
+    for (what = 0; what < 9; ++what) {
+        Connection c(options(daemon.path()));
+        const auto ask = [&] { c.tell(wire::kStats, {}); };
+        if (what == 1) {
+            CHECK_THROWS(SAC_E_VERSION, ask());
+            CHECK(message_of(ask).find("version 2") != std::string::npos);
+        } else if (what == 7) {
+            CHECK_THROWS(SAC_E_CORRUPT, ask());
+        } else if (what == 8) {
+            CHECK_THROWS(SAC_E_SYSTEM, ask());
+        } else {
+            CHECK_THROWS(SAC_E_CORRUPT, ask());
+        }
+        // Nothing of the kind stays in the way of the next one.
+        const int kind = what;
+        what = 100;
+        ask();
+        what = kind;
+    }
+}
+
+TEST(a_reply_that_does_not_fit_the_request) {
+    fake::Daemon daemon([](const Request &r) { return fake::good(r, Bytes(3)); });
+    Connection c(options(daemon.path()));
+    const auto ask = [&] {
+        c.ask(wire::kEvict, {}, [](Connection::Reply &r) {
+            wire::Reader in(r.payload.data(), r.payload.size(), "EVICT");
+            return in.get<std::uint64_t>();
+        });
+    };
+    CHECK_THROWS(SAC_E_CORRUPT, ask());
+    CHECK(message_of(ask).find("EVICT") != std::string::npos);
+    CHECK_EQ(daemon.count(wire::kHello), 2u);  // made anew: who knows what else was sent
+}
+
+TEST(a_reply_in_pieces_and_late) {
+    fake::Daemon daemon([](const Request &r) -> Answer {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        return fake::good(r, Bytes(300000, 7));
+    });
+    Connection c(options(daemon.path()));
+    const auto got =
+        c.ask(wire::kStats, {}, [](Connection::Reply &r) { return std::move(r.payload); });
+    CHECK(got == Bytes(300000, 7));
+}
+
+TEST(cut_replies_are_asked_for_again) {
+    std::size_t sent = 0;
+    fake::Daemon daemon([&](const Request &r) -> Answer {
+        Answer a = fake::good(r, r.payload);
+        if (sent < a.bytes.size()) {
+            a.bytes.resize(sent);
+            a.close = true;
+            sent = SIZE_MAX;
+        }
+        return a;
+    });
+    for (std::size_t at : {0, 1, 23, 24, 25, 30}) {
+        Connection c(options(daemon.path()));
+        sent = at;
+        const Bytes payload(8, 3);
+        CHECK(c.ask(wire::kRenew, payload, [](Connection::Reply &r) { return r.payload; }) ==
+              payload);
+    }
+    CHECK_EQ(daemon.count(wire::kRenew), 12u);
+    // The same client comes again.
+    const auto seen = daemon.seen();
+    wire::HelloRequest h{};
+    std::memcpy(&h, seen[2].payload.data(), sizeof h);
+    CHECK_EQ(seen[2].header.op, wire::kHello);
+    CHECK_EQ(int{h.id[0]}, 1);
+}
+
+TEST(a_daemon_that_comes_back) {
+    fake::Daemon daemon(echo);
+    Connection c(options(daemon.path()));
+    c.tell(wire::kStats, {});
+    daemon.stop();
+    std::thread later([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        daemon.start();
+    });
+    c.tell(wire::kStats, {});
+    later.join();
+    CHECK_EQ(c.life(), 1u);
+    daemon.stop();
+    daemon.start();  // unnoticed
+    c.tell(wire::kStats, {});
+    daemon.id = 2;
+    daemon.stop();
+    daemon.start();
+    c.tell(wire::kStats, {});
+    CHECK_EQ(c.life(), 2u);  // it did not know the client any more
+}
+
+TEST(a_daemon_that_stays_away) {
+    fake::Daemon daemon(echo);
+    Connection c(options(daemon.path(), 300));
+    daemon.stop();
+    auto begin = std::chrono::steady_clock::now();
+    CHECK_THROWS(SAC_E_NO_DAEMON, c.tell(wire::kStats, {}));
+    CHECK(seconds_since(begin) >= 0.25);
+    // From then on it is known.
+    begin = std::chrono::steady_clock::now();
+    const std::string message = message_of([&] { c.tell(wire::kStats, {}); });
+    CHECK(seconds_since(begin) < 0.25);
+    CHECK(message.find("sacctl daemon run") != std::string::npos);
+    CHECK(message.find(daemon.path()) != std::string::npos);
+    daemon.start();
+    c.tell(wire::kStats, {});
+}
+
+TEST(a_request_that_kills_the_daemon_is_not_sent_for_ever) {
+    fake::Daemon daemon([](const Request &) { return fake::hang_up(); });
+    Connection c(options(daemon.path(), 200));
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK_THROWS(SAC_E_NO_DAEMON, c.tell(wire::kStats, {}));
+    CHECK(seconds_since(begin) < 5);
+    CHECK(daemon.count(wire::kStats) > 1);
+    CHECK(daemon.count(wire::kStats) < 50);
+}
+
+TEST(nobody_there_at_first) {
+    kit::Directory directory;
+    Connection::Options o = options(directory.file("none"));
+    CHECK_THROWS(SAC_E_NO_DAEMON, Connection(o));
+    o.timeout_ms = 200;
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK_THROWS(SAC_E_NO_DAEMON, Connection(o));
+    CHECK(seconds_since(begin) >= 0.15);
+    o.socket = std::string(200, 'x');
+    CHECK_THROWS(SAC_E_ARG, Connection(o));
+    if (geteuid() != 0) {
+        fake::Daemon daemon(echo);
+        chmod(daemon.path().c_str(), 0);
+        CHECK_THROWS(SAC_E_ACCESS, Connection(options(daemon.path())));
+    }
+}
+
+// What was asked may have been done: it is mended before it, or anything else, is asked.
+TEST(mended_before_it_is_asked_again) {
+    std::vector<std::uint16_t> answered;
+    bool cut = true;
+    fake::Daemon daemon([&](const Request &r) -> Answer {
+        if (r.header.op == wire::kReserve && cut) {
+            cut = false;
+            return fake::hang_up();
+        }
+        answered.push_back(r.header.op);
+        return fake::good(r);
+    });
+    Connection c(options(daemon.path()));
+    int mended = 0;
+    Connection::Care care;
+    care.mend = [&] {
+        ++mended;
+        c.once(wire::kAbort, {});
+    };
+    c.ask(wire::kReserve, {}, kAnything, care);
+    CHECK_EQ(mended, 1);
+    CHECK(answered == (std::vector<std::uint16_t>{wire::kAbort, wire::kReserve}));
+    c.tell(wire::kStats, {});
+    CHECK_EQ(mended, 1);
+}
+
+TEST(mended_by_whoever_comes_next) {
+    bool refuse = true;
+    fake::Daemon daemon([&](const Request &r) -> Answer {
+        return refuse && r.header.op == wire::kReserve ? fake::hang_up() : fake::good(r);
+    });
+    Connection c(options(daemon.path(), 50));
+    int mended = 0;
+    Connection::Care care;
+    care.mend = [&] { ++mended; };
+    CHECK_THROWS(SAC_E_NO_DAEMON, c.ask(wire::kReserve, {}, kAnything, care));
+    const int before = mended;
+    c.tell(wire::kStats, {});
+    CHECK(mended > before);
+    const int after = mended;
+    c.tell(wire::kStats, {});
+    CHECK_EQ(mended, after);
+    // A reply that cannot be taken is as good as none.
+    refuse = false;
+    CHECK_THROWS(SAC_E_CORRUPT,
+                 c.ask(
+                     wire::kReserve, {},
+                     [](const Connection::Reply &) { throw sac::Error(SAC_E_ARG, "", ""); },
+                     care));
+    c.tell(wire::kStats, {});
+    CHECK_EQ(mended, after + 1);
+    // A daemon that does not know the client has nothing of it.
+    refuse = true;
+    CHECK_THROWS(SAC_E_NO_DAEMON, c.ask(wire::kReserve, {}, kAnything, care));
+    const int last = mended;
+    daemon.id = 9;
+    c.tell(wire::kStats, {});
+    CHECK_EQ(mended, last);
+}
+
+TEST(not_asked_where_it_makes_no_sense_any_more) {
+    fake::Daemon daemon(echo);
+    Connection c(options(daemon.path()));
+    Connection::Care care;
+    care.still = [] { return false; };
+    CHECK_THROWS(SAC_E_STALE, c.ask(wire::kReserve, {}, kAnything, care));
+    CHECK_EQ(daemon.count(wire::kReserve), 0u);
+    c.tell(wire::kStats, {});
+}
+
+TEST(what_is_owed_is_said_first) {
+    fake::Daemon daemon([](const Request &r) -> Answer {
+        return r.header.op == wire::kAbort ? fake::bad(r, SAC_E_ARG, "no such") : fake::good(r);
+    });
+    {
+        Connection c(options(daemon.path()));
+        c.owe({7, c.life(), {{3, 0, 99}}});
+        c.owe({7, c.life(), {}});
+        c.owe({8, c.life() + 1, {}});  // of another life: nobody would know what it means
+        CHECK_EQ(daemon.seen().size(), 1u);
+        c.tell(wire::kStats, {});
+        const auto seen = daemon.seen();
+        CHECK_EQ(seen.size(), 4u);
+        CHECK_EQ(seen[1].header.op, wire::kAbort);
+        wire::HeldRequest h{};
+        std::memcpy(&h, seen[1].payload.data(), sizeof h);
+        CHECK_EQ(h.table, 7u);
+        CHECK_EQ(h.count, 1u);
+        CHECK_EQ(seen[2].header.op, wire::kDetach);
+        c.owe({9, c.life(), {}});
+        c.flush();
+        CHECK_EQ(daemon.count(wire::kDetach), 2u);
+        c.close();
+        CHECK_THROWS(SAC_E_CLOSED, c.tell(wire::kStats, {}));
+        c.owe({10, c.life(), {}});  // at once: nobody asks any more
+        CHECK_EQ(daemon.count(wire::kDetach), 3u);
+        daemon.stop();
+        c.owe({11, c.life(), {}});
+    }
+    CHECK_EQ(daemon.count(wire::kDetach), 3u);
+}
+
+TEST(file_descriptors) {
+    std::size_t n = 0;
+    fake::Daemon daemon([&](const Request &r) {
+        std::vector<int> fds;
+        for (std::size_t i = 0; i < n; ++i) {
+            fds.push_back(memfd_create("one", MFD_CLOEXEC));
+            if (write(fds.back(), &i, 1) != 1) {
+                throw std::runtime_error("write");
+            }
+        }
+        return fake::good(r, Bytes(100000), std::move(fds));
+    });
+    Connection c(options(daemon.path()));
+    for (n = 0; n <= wire::kMaxFds; n += wire::kMaxFds / 2) {
+        c.ask(wire::kAttach, {}, [&](Connection::Reply &r) {
+            CHECK_EQ(r.fds.size(), n);
+            for (std::size_t i = 0; i < n; ++i) {
+                std::uint8_t byte = 0xff;
+                CHECK_EQ(pread(r.fds[i].get(), &byte, 1, 0), 1);
+                CHECK_EQ(std::size_t{byte}, i);
+                CHECK(fcntl(r.fds[i].get(), F_GETFD) & FD_CLOEXEC);
+            }
+        });
+    }
+    // Those that nobody expects are closed. The daemon has closed its own by its next answer.
+    const auto lowest_free = [&] {
+        n = 0;
+        c.tell(wire::kStats, {});
+        const int fd = dup(0);
+        close(fd);
+        return fd;
+    };
+    const int before = lowest_free();
+    n = 5;
+    c.tell(wire::kStats, {});
+    CHECK_EQ(lowest_free(), before);
+    n = wire::kMaxFds + 10;  // more than there can be
+    CHECK_THROWS(SAC_E_NO_MEMORY, c.tell(wire::kAttach, {}));
+    n = 0;
+    c.tell(wire::kStats, {});
+}
+
+TEST(threads_take_turns) {
+    fake::Daemon daemon(echo);
+    Connection c(options(daemon.path()));
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong{0};
+    for (std::uint8_t t = 0; t < 8; ++t) {
+        threads.emplace_back([&c, &wrong, t] {
+            for (std::uint8_t i = 0; i < 100; ++i) {
+                const Bytes payload{t, i};
+                wrong += c.ask(wire::kStats, payload,
+                               [](Connection::Reply &r) { return r.payload; }) != payload;
+                c.owe({t, c.life(), {}});
+            }
+        });
+    }
+    for (auto &t : threads) {
+        t.join();
+    }
+    CHECK_EQ(wrong.load(), 0);
+    c.flush();
+    CHECK_EQ(daemon.count(wire::kDetach), 800u);
+}
+
+TEST(a_forked_child_has_no_connection) {
+    fake::Daemon daemon(echo);
+    Connection c(options(daemon.path()));
+    const pid_t child = fork();
+    if (child == 0) {
+        int status = 0;
+        try {
+            c.tell(wire::kStats, {});
+        } catch (const sac::Error &e) {
+            status = e.status;
+        }
+        c.owe({1, 1, {}});
+        c.flush();
+        c.close();
+        _exit(status);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    CHECK_EQ(WEXITSTATUS(status), SAC_E_FORKED);
+    c.tell(wire::kStats, {});
+    CHECK_EQ(daemon.count(wire::kHello), 1u);
+}
