@@ -116,7 +116,7 @@ void Channel::send(const wire::Header &header, const Bytes &payload, Time until)
 
 // Bytes that are there now; 0: none yet.
 std::size_t Channel::read(void *head, std::size_t head_bytes, void *body,
-                          std::size_t body_bytes, std::vector<Fd> *fds) const {
+                          std::size_t body_bytes, Frame &frame) const {
     std::array<iovec, 2> parts{{{head, head_bytes}, {body, body_bytes}}};
     alignas(cmsghdr) std::array<std::uint8_t, CMSG_SPACE(wire::kMaxFds * sizeof(int))> control;
     msghdr message{};
@@ -130,14 +130,13 @@ std::size_t Channel::read(void *head, std::size_t head_bytes, void *body,
             return 0;
         throw Lost{errno};
     }
+    // Files that come within a reply are none of ours, and are closed.
     std::vector<Fd> none;
-    take_fds(message, fds ? *fds : none);
+    take_fds(message, head_bytes != 0 ? frame.fds : none);
     if (n == 0)
         throw Lost{ECONNRESET};
     if (message.msg_flags & MSG_CTRUNC)
-        throw Error(SAC_E_NO_MEMORY, path_,
-                    "the files that the daemon handed over do not fit into this process. Raise "
-                    "the limit on open files (ulimit -n).");
+        frame.files_lost = true;
     return static_cast<std::size_t>(n);
 }
 
@@ -152,7 +151,7 @@ Channel::Frame Channel::receive(Time until) const {
     constexpr std::size_t kHead = sizeof frame.header;
     while (have < kHead) {
         const std::size_t n =
-            read(head + have, kHead - have, first.data(), first.size(), &frame.fds);
+            read(head + have, kHead - have, first.data(), first.size(), frame);
         have += n;
         if (n != 0)
             continue;
@@ -178,7 +177,7 @@ Channel::Frame Channel::receive(Time until) const {
         std::memcpy(frame.payload.data(), first.data(), have);
     while (have < h.length) {
         const std::size_t n =
-            read(frame.payload.data() + have, h.length - have, nullptr, 0, nullptr);
+            read(nullptr, 0, frame.payload.data() + have, h.length - have, frame);
         have += n;
         if (n == 0)
             wait(POLLIN, until);

@@ -25,6 +25,7 @@ public:
         wire::Header header;
         Bytes payload;
         std::vector<Fd> fds;
+        bool files_lost = false;  // not all fitted into this process
     };
 
     // A connection that does not exist yet.
@@ -44,7 +45,7 @@ public:
 
 private:
     std::size_t read(void *head, std::size_t head_bytes, void *body, std::size_t body_bytes,
-                     std::vector<Fd> *fds) const;
+                     Frame &frame) const;
     void wait(short events, Time until) const;
 
     Fd fd_;

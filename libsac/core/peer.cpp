@@ -2,6 +2,7 @@
 #include "peer.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -49,6 +50,11 @@ std::vector<gid_t> groups_of(int socket) {
     }
 }
 
+bool has_ended(const Fd &pidfd) noexcept {
+    pollfd p{pidfd.get(), POLLIN, 0};
+    return ::poll(&p, 1, 0) == 1;
+}
+
 [[noreturn]] void ended(std::uint32_t pid) {
     throw Error(SAC_E_ACCESS, "connection",
                 format("process %u, which made the connection, has ended", pid));
@@ -89,8 +95,15 @@ Fd open_process(const Process &process) {
         throw_errno(format("process %u", process.pid), "cannot follow the process");
     }
     Fd owned(static_cast<int>(fd));
+    const std::uint64_t start_time = start_time_of(process.pid);
+    const int number = errno;
+    // Where files have run out /proc cannot be read: nobody has ended because of that.
+    if (start_time == 0 && !has_ended(owned)) {
+        errno = number;
+        throw_errno(format("process %u", process.pid), "cannot look whether it has ended");
+    }
     // The number may have gone to another process before the fd was made.
-    return start_time_of(process.pid) == process.start_time ? std::move(owned) : Fd();
+    return start_time == process.start_time ? std::move(owned) : Fd();
 }
 
 std::string process_name(std::uint32_t pid) {

@@ -2,6 +2,7 @@
 #include "sequence.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cinttypes>
@@ -336,10 +337,25 @@ std::vector<Reservation> Sequence::reserve(std::uint64_t bodies, std::uint64_t t
 }
 
 void Sequence::give_up() noexcept {
+    // In batches, each one request to the daemon; without allocating.
+    std::array<Reservation, 256> some;
+    std::size_t n = 0;
+    View *of = nullptr;
+    const auto end = [&] {
+        if (n != 0)
+            ns_->authority().abort(*of, {some.data(), n});
+        n = 0;
+    };
     for (const Open &page : open_)
-        for (const auto part : {kBodyPart, kTailPart})
-            if (page.has[part])
-                ns_->authority().abort(*page.view, {&page.reservation[part], 1});
+        for (const auto part : {kBodyPart, kTailPart}) {
+            if (!page.has[part])
+                continue;
+            if (page.view.get() != of || n == some.size())
+                end();
+            of = page.view.get();
+            some[n++] = page.reservation[part];
+        }
+    end();
     open_.clear();
 }
 

@@ -242,11 +242,11 @@ def open_spaces(pool: Pool) -> tuple[Namespace, Namespace]:
 
 
 def work(socket: str, seed: int, ledger: Path) -> int:
-    worker = Worker(socket, seed, ledger)
     try:
-        worker.run()
+        Worker(socket, seed, ledger).run()
     except BaseException:
-        worker.say("fault\n" + traceback.format_exc())
+        with ledger.open("a") as file:
+            file.write("fault\n" + traceback.format_exc())
         return 3
     return 0
 

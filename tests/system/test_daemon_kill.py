@@ -259,6 +259,7 @@ def run(seed: int, kills: int, seconds: float) -> None:
         assert all(work.seen.values())
 
 
+@pytest.mark.timeout(KILLS + 200)
 def test_kills(seed: int) -> None:
     run(seed, KILLS, 0)
 
