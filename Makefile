@@ -27,7 +27,7 @@ REQUIRE := PYTHON="$(GIVEN_PYTHON)" FUZZ_CXX="$(FUZZ_CXX)" tools/require.sh
 PLAIN_LAYOUT := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 SANITIZER_ENV := ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
 	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
-	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
+	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0:suppressions=$(CURDIR)/tests/native/tsan.supp
 
 NATIVE_FILES = $(shell find libsac tests benchmarks -name '*.[ch]pp' -o -name '*.[ch]')
 

@@ -155,7 +155,9 @@ class Layout:
         except OSError as error:
             kind = NotFoundError if isinstance(error, FileNotFoundError) else SystemCallError
             raise kind(
-                f"layout file: {error}", object=str(file), errno=error.errno or 0
+                f"cannot read layout file {file}: {error.strerror or error}",
+                object=str(file),
+                errno=error.errno or 0,
             ) from None
         except LayoutError as error:
             raise LayoutError(f"{file}: {error}", object=str(file)) from None

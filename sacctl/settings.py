@@ -139,7 +139,7 @@ def load(file: Path | None = None) -> Settings:
         ) from None
     except OSError as error:
         raise from_os(error, "cannot read the settings file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers too long, arrays too deep
         raise UsageError(f"{path} is not TOML: {error}", object=str(path)) from None
     return parse(data, path)
 

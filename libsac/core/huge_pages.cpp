@@ -55,7 +55,9 @@ void HugePages::used(std::size_t extent, std::uint64_t slabs, std::uint64_t firs
             const std::lock_guard lock(mutex_);
             asked_.resize(std::max(asked_.size(), extent + 1));
             std::vector<bool> &asked = asked_[extent];
-            asked.resize((slabs + kGroup - 1) / kGroup);
+            if (asked.empty())
+                asked.resize((slabs + kGroup - 1) / kGroup,
+                             !data_.on_tmpfs(data_.extents()[extent]));
             const std::uint64_t last = (first + count - 1) / kGroup + 1;
             for (std::uint64_t g = first / kGroup; g <= last && g < asked.size(); ++g)
                 if (!asked[g]) {

@@ -137,16 +137,19 @@ bool Mapping::allocate(std::uint64_t offset, std::uint64_t bytes) const {
     return true;
 }
 
+bool Mapping::on_tmpfs(const Extent &e) const noexcept {
+    struct statfs fs;
+    return e.fd && fstatfs(e.fd.get(), &fs) == 0 && fs.f_type == TMPFS_MAGIC;
+}
+
 bool Mapping::make_huge(std::uint64_t offset, std::uint64_t bytes) const noexcept {
     std::uint64_t at = 0;
     const Extent &e = locate(offset, at);
     struct statfs fs;
-    if (!e.fd || fstatfs(e.fd.get(), &fs) != 0 || fs.f_type != TMPFS_MAGIC)
-        return false;
-    if (fs.f_bavail * static_cast<std::uint64_t>(fs.f_bsize) < kSpare + bytes)
-        return true;  // perhaps later
-    if (fallocate(e.fd.get(), 0, static_cast<off_t>(at), static_cast<off_t>(bytes)) != 0)
-        return true;
+    if (fstatfs(e.fd.get(), &fs) != 0 ||
+        fs.f_bavail * static_cast<std::uint64_t>(fs.f_bsize) < kSpare + bytes ||
+        fallocate(e.fd.get(), 0, static_cast<off_t>(at), static_cast<off_t>(bytes)) != 0)
+        return true;  // no room
     return madvise(base_ + offset, bytes, kCollapse) == 0 || errno != EINVAL;
 }
 

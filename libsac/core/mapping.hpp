@@ -51,9 +51,10 @@ public:
     // hole is a SIGBUS where the file system is full. False: it is full. True also for memory
     // of this process, and for files that cannot do it. Throws Error(SAC_E_SYSTEM).
     bool allocate(std::uint64_t offset, std::uint64_t bytes) const;
-    // On a tmpfs with room to spare: allocates the range, of one extent, and has the kernel put
-    // huge pages behind it, whatever the tmpfs gives by itself. Elsewhere, and where the kernel
-    // does not do it, nothing. False: nothing was done, and never will be.
+    // Whether make_huge() can do anything for an extent: it is a file on a tmpfs.
+    bool on_tmpfs(const Extent &extent) const noexcept;
+    // Where there is room to spare: allocates the range, of one extent, and has the kernel put
+    // huge pages behind it, whatever the tmpfs gives by itself. False: the kernel cannot.
     bool make_huge(std::uint64_t offset, std::uint64_t bytes) const noexcept;
     // Makes a range that nobody uses a hole again, where the file can do it.
     void discard(std::uint64_t offset, std::uint64_t bytes) const noexcept;
@@ -96,6 +97,8 @@ public:
     std::uint8_t *data() const noexcept { return base_; }
     std::uint64_t bytes() const noexcept { return bytes_; }
     const Fd &file() const noexcept { return file_; }
+    // Whether some of a file's memory was not there when it was touched.
+    bool died() const noexcept { return guard_ && guard_->faults() != 0; }
     // Asks the kernel for huge pages behind a range of a file; small ones do as well.
     void make_huge(std::uint64_t offset, std::uint64_t bytes) const noexcept;
 

@@ -91,6 +91,14 @@ Mount::Handed Mount::ask(const std::string &name, const sac_ns_options *options,
         h.extents = in.get<wire::ExtentInfo>(a.extents);
         h.block = in.get<fmt::NamespaceBlock>();
         in.done();
+        if (from.files_lost) {
+            connection_->owe({a.table, connection_->life(), {}});
+            throw Error(SAC_E_NO_MEMORY, name,
+                        format("namespace '%s': the files that the daemon handed over do not "
+                               "fit into this process. Raise the limit on open files "
+                               "(ulimit -n).",
+                               name.c_str()));
+        }
         if (from.fds.size() != 2 + a.extents - a.first_fd)
             refuse("files are missing, or too many");
         if (a.capacity == 0 || a.capacity >= kNoSlot || a.index_bytes > kMostBytes ||

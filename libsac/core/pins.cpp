@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pins.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 
 #include "error.hpp"
@@ -30,6 +32,10 @@ std::uint64_t PinTable::file_bytes(std::uint64_t capacity) noexcept {
            pages(capacity * sizeof(std::uint32_t)) + pages(capacity * sizeof(std::uint64_t));
 }
 
+std::uint64_t PinTable::first_bytes(std::uint64_t capacity) noexcept {
+    return sizeof(Head) + pages(ring_size(capacity, kMostRing) * sizeof(std::uint32_t));
+}
+
 PinTable::PinTable(std::uint64_t capacity)
     : capacity_(capacity), ring_size_(ring_size(capacity, kMostRing)),
       memory_(file_bytes(capacity)) {
@@ -46,6 +52,7 @@ PinTable::PinTable(Fd file, std::uint64_t capacity, const std::string &name)
     if (st.st_size < bytes && ftruncate(memory_.file().get(), bytes) != 0)
         throw_errno(name, "cannot give the table its size");
     place();
+    known_ = std::make_unique<std::atomic<bool>[]>(file_bytes(capacity) / kPage);
     // For people and debuggers: nobody believes it.
     Head &h = head();
     std::memcpy(h.magic, kMagic, sizeof h.magic);
@@ -59,6 +66,34 @@ void PinTable::place() noexcept {
     counts_ = reinterpret_cast<std::atomic<std::uint32_t> *>(at);
     at += pages(capacity_ * sizeof(std::uint32_t));
     tokens_ = reinterpret_cast<std::atomic<std::uint64_t> *>(at);
+}
+
+bool PinTable::look(const void *at) const noexcept {
+    const auto page = static_cast<off_t>(page_of(at) * kPage);
+    // A file system that knows no holes has none.
+    if (lseek(memory_.file().get(), page, SEEK_DATA) != page)
+        return false;
+    known_[page_of(at)].store(true, std::memory_order_relaxed);
+    return true;
+}
+
+bool PinTable::make_room(std::uint32_t slot) noexcept {
+    if (!known_ || slot >= capacity_)
+        return true;
+    for (const void *const at : {static_cast<const void *>(&counts_[slot]),
+                                 static_cast<const void *>(&tokens_[slot])}) {
+        if (there(at))
+            continue;
+        const auto page = static_cast<off_t>(page_of(at) * kPage);
+        int number = 0;
+        do
+            number = fallocate(memory_.file().get(), 0, page, kPage) == 0 ? 0 : errno;
+        while (number == EINTR);
+        if (number != 0 && number != EOPNOTSUPP)
+            return false;
+        known_[page_of(at)].store(true, std::memory_order_relaxed);
+    }
+    return true;
 }
 
 void PinTable::read(void *to, const void *from, std::size_t bytes) const noexcept {

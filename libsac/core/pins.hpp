@@ -29,6 +29,8 @@ public:
     // Throws Error.
     PinTable(Fd file, std::uint64_t capacity, const std::string &name);
     static std::uint64_t file_bytes(std::uint64_t capacity) noexcept;
+    // Its first part, header and ring: must have memory behind it before anybody maps it.
+    static std::uint64_t first_bytes(std::uint64_t capacity) noexcept;
 
     std::uint64_t capacity() const noexcept { return capacity_; }
     bool shared() const noexcept { return static_cast<bool>(memory_.file()); }
@@ -42,13 +44,16 @@ public:
         counts_[slot].fetch_sub(1, std::memory_order_release);
     }
     bool pinned(std::uint32_t slot) const noexcept {
-        return slot < capacity_ && counts_[slot].load(std::memory_order_seq_cst) != 0;
+        return slot < capacity_ && there(&counts_[slot]) &&
+               counts_[slot].load(std::memory_order_seq_cst) != 0;
     }
     void prefetch(std::uint32_t slot) const noexcept { __builtin_prefetch(&counts_[slot], 1); }
     std::uint64_t pinned_slots() const noexcept { return pinned_slots(0, capacity_); }
     // Of so many slots from the first on.
     std::uint64_t pinned_slots(std::uint64_t first, std::uint64_t count) const noexcept;
 
+    // Sees to it that a grant of the slot finds memory. False: the file system is full.
+    bool make_room(std::uint32_t slot) noexcept;
     // The owner of the pages (the daemon) hands the slot over: token, then the count.
     // Slots that the table has no place for are left alone: it may be of a smaller view.
     void grant(std::uint32_t slot, std::uint64_t token) noexcept {
@@ -58,10 +63,12 @@ public:
         pin(slot);
     }
     std::uint64_t token(std::uint32_t slot) const noexcept {
-        return slot < capacity_ ? tokens_[slot].load(std::memory_order_seq_cst) : 0;
+        return slot < capacity_ && there(&tokens_[slot])
+                   ? tokens_[slot].load(std::memory_order_seq_cst)
+                   : 0;
     }
     void end_grant(std::uint32_t slot) noexcept {
-        if (slot < capacity_)
+        if (token(slot) != 0)
             tokens_[slot].store(0, std::memory_order_seq_cst);
     }
     // Calls fn(slot) for each slot that has a count or a token.
@@ -69,8 +76,10 @@ public:
 
     // The view that the table belongs to takes no new pins from now on.
     void revoke() noexcept { head().revoked.store(1, std::memory_order_seq_cst); }
+    // Also where a pin found no memory in a file system that is full: nobody else saw it, and
+    // nobody will see the next.
     bool revoked() const noexcept {
-        return head().revoked.load(std::memory_order_seq_cst) != 0;
+        return head().revoked.load(std::memory_order_seq_cst) != 0 || memory_.died();
     }
 
     // Notes accesses, coldest first; the oldest notes are overwritten when nobody reads.
@@ -103,6 +112,17 @@ private:
     static_assert(sizeof(Head) == 8192);
 
     void place() noexcept;
+    // Whether there is memory behind a count or token; a hole of the file reads as zero, and
+    // is not to be touched: that takes memory, or fails where there is none.
+    bool there(const void *at) const noexcept {
+        return !known_ || known_[page_of(at)].load(std::memory_order_relaxed) || look(at);
+    }
+    bool look(const void *at) const noexcept;
+    std::uint64_t page_of(const void *at) const noexcept {
+        return static_cast<std::uint64_t>(static_cast<const std::uint8_t *>(at) -
+                                          memory_.data()) /
+               4096;
+    }
     // From the file: a look at a hole through the mapping would take memory.
     void read(void *to, const void *from, std::size_t bytes) const noexcept;
     Head &head() const noexcept { return *reinterpret_cast<Head *>(memory_.data()); }
@@ -118,6 +138,9 @@ private:
     std::atomic<std::uint32_t> *ring_;
     std::atomic<std::uint32_t> *counts_;
     std::atomic<std::uint64_t> *tokens_;
+    // Of a file: by page, whether it is known to be no hole. It never becomes one again but by
+    // somebody who harms himself.
+    std::unique_ptr<std::atomic<bool>[]> known_;
 };
 
 template <class Fn> void PinTable::each_used(Fn &&fn) const {

@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cinttypes>
 #include <map>
 
@@ -297,6 +298,14 @@ std::vector<Reservation> CacheControl::reserve(std::uint64_t bodies, std::uint64
                 static_cast<std::uint32_t>(out.size() - 1),
                 Held{out.back().token, out.back().generation, deadline, false, owner});
         }
+    for (const std::uint32_t part : {kBodyPart, kTailPart})
+        for (std::uint64_t i = 1; owner && i <= want[part]; ++i)
+            if (!owner->make_room(free_[part][free_[part].size() - i]))
+                throw Error(SAC_E_NO_SPACE, block_.name,
+                            format("namespace '%s': the file system of the daemon's run "
+                                   "directory is full: free some of it",
+                                   block_.name),
+                            ENOSPC);
     while (!nodes.empty()) {  // nothing fails from here on
         auto node = nodes.extract(nodes.begin());
         Reservation &r = out[node.key()];

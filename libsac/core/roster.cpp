@@ -265,13 +265,25 @@ void Roster::remove(const Id &client) noexcept {
     ::unlinkat(clients_.get(), hex(client).c_str(), 0);
 }
 
-Fd Roster::create(const Table &table) {
+Fd Roster::create(const Table &table, std::uint64_t bytes) {
     const std::string name = file_name(table);
     const int fd = ::openat(tables_.get(), name.c_str(),
                             O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         throw_errno(directory_ + "/tables/" + name, "cannot make the table's file");
-    return Fd(fd);
+    Fd file(fd);
+    int number = 0;
+    do {
+        number = ::fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+    } while (number == EINTR);
+    if (number == EOPNOTSUPP)  // such a file system gives it when it is touched
+        number = ::ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+    if (number != 0) {
+        ::unlinkat(tables_.get(), name.c_str(), 0);
+        errno = number;
+        throw_errno(directory_ + "/tables/" + name, "cannot make room for the table");
+    }
+    return file;
 }
 
 Fd Roster::open(const Table &table) const {

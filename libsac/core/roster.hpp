@@ -48,8 +48,9 @@ public:
     void write(const Client &client);  // new, or in the place of the old record
     void remove(const Id &client) noexcept;
 
-    // The table's file, for both sides; a new one is empty. Throws Error.
-    Fd create(const Table &table);
+    // The table's file, for both sides. A new one is zeros, with memory for its first bytes.
+    // Throws Error.
+    Fd create(const Table &table, std::uint64_t bytes);
     Fd open(const Table &table) const;
     void remove(const Table &table) noexcept;
 

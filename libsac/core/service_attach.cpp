@@ -137,7 +137,7 @@ Service::Held Service::make_table(const std::shared_ptr<Client> &client, const W
             std::memcpy(&a->file.number, random.data(), sizeof a->file.number);
         } while (a->file.number == 0 || client->tables.contains(a->file.number));
     }
-    Fd file = roster_.create(a->file);
+    Fd file = roster_.create(a->file, PinTable::first_bytes(a->file.capacity));
     try {
         a->table = std::make_shared<PinTable>(std::move(file), a->file.capacity, want.name);
         SAC_STOP("server.table_made");

@@ -72,6 +72,8 @@ def _verb(name: str, short: str, what: str) -> click.Command:
             found = BENCHES[name](opened, pool_name=label, size=size, repeats=repeats)
         values: dict[str, Any] = dict(found)
         state.emit(f"bench.{name}", values, lambda: bench_parts(values))
+        if found["size_bytes"] + found["page_bytes"] <= size:
+            state.say(f"with less than --size asks for: the free room of pool {label} is small")
 
     return run
 

@@ -52,7 +52,9 @@ def evict(who: str, kill: bool, yes: bool, dry_run: bool) -> None:
     found = one(state.call("client.list")["clients"], who)
     label = f"client {found['name']} ({found['pid']})"
     if dry_run:
-        spaces = ", ".join(f"{t['pool']}/{t['namespace']}" for t in found["tables"])
+        # After a restart of the daemon a client has two tables of one namespace.
+        tables = dict.fromkeys(f"{t['pool']}/{t['namespace']}" for t in found["tables"])
+        spaces = ", ".join(tables)
         if kill:
             step = f"send SIGKILL to process {found['pid']}"
         else:

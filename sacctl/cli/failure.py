@@ -89,11 +89,12 @@ def _known(error: BaseException) -> CtlError | None:
 
 
 def _usage(error: click.ClickException) -> str:
-    text = error.format_message().strip().rstrip(".")
+    text = " ".join(error.format_message().split()).rstrip(".")  # click lists choices in lines
     context = getattr(error, "ctx", None)
     if context is None:
         return f"error: {text}"
-    return f"error: {text}. next: {context.command_path} --help"
+    end = "" if text.endswith("?") else "."
+    return f"error: {text}{end} next: {context.command_path} --help"
 
 
 def _say(text: str) -> None:

@@ -47,7 +47,7 @@ class Access:
 
     def require_admin(self, peer: Peer, op: str) -> None:
         if not self.is_admin(peer):
-            who = f"root, user {self.own_uid}"
+            who = f"root, user {self.own_uid}" if self.own_uid else "root"
             if self.admin_gid is not None:
                 who += f" and group {self.admin_gid}"
             raise DeniedError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import array
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,16 +84,20 @@ def send(
     to.sendall(memoryview(frame)[sent:])
 
 
-def receive(source: socket.socket) -> Frame:
-    """The next reply. Raises FrameError, OSError (TimeoutError among them)."""
+def receive(source: socket.socket, timeout: float = 30.0) -> Frame:
+    """The next reply, all of it within so many seconds.
+
+    Raises FrameError, OSError (TimeoutError among them).
+    """
+    until = time.monotonic() + timeout
     magic, version, op, length, status, sequence = _HEADER.unpack(
-        _exactly(source, _HEADER.size)
+        _exactly(source, _HEADER.size, until)
     )
     if magic != MAGIC:
         raise FrameError("what listens there does not speak this protocol")
     if length > MAX_PAYLOAD:
         raise FrameError(f"a reply of {length} bytes; {MAX_PAYLOAD} are allowed")
-    payload = _exactly(source, length)
+    payload = _exactly(source, length, until)
     # A reply of another version is an error that says so: its payload is read as usual.
     if version != VERSION and status == 0:
         raise FrameError(f"the daemon speaks version {version}, this program {VERSION}")
@@ -111,10 +116,14 @@ def parse_refusal(payload: bytes) -> Refusal:
     return Refusal(code, named.decode(errors="replace"), message.decode(errors="replace"))
 
 
-def _exactly(source: socket.socket, count: int) -> bytes:
+def _exactly(source: socket.socket, count: int, until: float) -> bytes:
     out = bytearray(count)
     view, have = memoryview(out), 0
     while have < count:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        source.settimeout(left)
         got = source.recv_into(view[have:])
         if got == 0:
             raise FrameError("the daemon closed the connection")

@@ -128,7 +128,7 @@ class Link:
         try:
             self._socket.settimeout(timeout)
             frames.send(self._socket, op, self._sequence, payload, fds)
-            reply = frames.receive(self._socket)
+            reply = frames.receive(self._socket, timeout)
         except TimeoutError:
             self._socket.close()  # a late reply would be taken for the next one's
             raise self._failed(
@@ -191,6 +191,8 @@ def _connect(tried: Sequence[Path], timeout: float) -> tuple[socket.socket, Path
             hint = ""
             if error.errno in (errno.EACCES, errno.EPERM):
                 hint = "ask the administrator for the socket's group (socket_group)"
+                if len(tried) > 1:  # the user's own one is not running
+                    hint += ", or start your own: sacctl daemon run"
             raise from_os(error, f"cannot connect to the daemon at {path}", hint=hint) from None
     raise NotFoundError(
         f"no daemon listens at {' or '.join(map(str, tried))}",

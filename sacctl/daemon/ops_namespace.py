@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from libsac.errors import NotFoundError
+from libsac.errors import NotFoundError, SacError
 from libsac.layout import Layout
 from libsac.server import SharedPool
 from libsac.store import KEY_SCHEMES, NamespaceInfo
+from sacctl import errors
 from sacctl.daemon.admin import Call, Handler, Part
 from sacctl.daemon.describe import damaged_record, holders, namespace_record, namespaces
 from sacctl.daemon.log import log
@@ -51,7 +52,7 @@ def list_(call: Call) -> Part:
 
 
 def show(call: Call) -> dict[str, Any]:
-    pool_name, pool, name = _named(call)
+    pool_name, pool, name = _existing(call)
     call.args.done()
     record = _record(pool_name, pool, name)
     record["layout"] = pool.layout(name).to_dict()
@@ -128,7 +129,7 @@ def _same(info: NamespaceInfo, slab: int, quota: int, mode: int, policy: str) ->
 
 def resize(call: Call) -> dict[str, Any]:
     """quota: bytes; 0: none."""
-    pool_name, pool, name = _named(call)
+    pool_name, pool, name = _existing(call)
     quota = call.args.size("quota")
     call.args.done()
     call.service.access.require_owner(call.peer, pool.inspect(name)[0], "resize")
@@ -141,7 +142,7 @@ def resize(call: Call) -> dict[str, Any]:
 
 def flush(call: Call) -> dict[str, Any]:
     """Evicts all that is not pinned, and says what stayed because of whom."""
-    pool_name, pool, name = _named(call)
+    pool_name, pool, name = _existing(call)
     call.args.done()
     call.service.access.require_writer(call.peer, pool.inspect(name)[0], "flush")
     evicted = 0
@@ -164,7 +165,7 @@ def flush(call: Call) -> dict[str, Any]:
 
 
 def verify(call: Call) -> dict[str, Any]:
-    pool_name, pool, name = _named(call)
+    pool_name, pool, name = _existing(call)
     call.args.done()
     call.service.access.require_writer(call.peer, pool.inspect(name)[0], "verify")
     checked, dropped = pool.verify(name)
@@ -178,7 +179,7 @@ def verify(call: Call) -> dict[str, Any]:
 
 
 def destroy(call: Call) -> dict[str, Any]:
-    pool_name, pool, name = _named(call)
+    pool_name, pool, name = _existing(call)
     call.args.done()
     access = call.service.access
     if not access.is_master(call.peer):  # so that a damaged one, owned by nobody, can go
@@ -198,6 +199,22 @@ def _named(call: Call) -> tuple[str, SharedPool, str]:
     if not name:
         raise UsageError(f"{call.args.op}: the name is empty", object="name")
     return (*call.service.pools.pick(pool), name)
+
+
+def _existing(call: Call) -> tuple[str, SharedPool, str]:
+    """As _named(). Raises NotFoundError where there is no such namespace."""
+    pool_name, pool, name = _named(call)
+    try:
+        pool.inspect(name)
+    except NotFoundError:
+        raise errors.NotFoundError(
+            f"there is no namespace '{name}' in pool '{pool_name}'",
+            object=name,
+            hint=f"sacctl namespace list --pool {pool_name}",
+        ) from None
+    except SacError:
+        pass  # a damaged one: what is asked of it says so
+    return pool_name, pool, name
 
 
 def _record(pool_name: str, pool: SharedPool, name: str) -> NamespaceRecord:

@@ -150,7 +150,8 @@ class Grow(Step):
     @property
     def what(self) -> str:
         count = len(self._after.data) - len(self._before.data)
-        return f"make {count} new extents part of pool '{self._after.name}'"
+        extents = f"{count} new extent{'s' * (count != 1)}"
+        return f"make {extents} part of pool '{self._after.name}'"
 
     def apply(self) -> None:
         try:

@@ -107,7 +107,8 @@ class FormatPool(Step):
 
     @property
     def what(self) -> str:
-        return f"write the superblocks of a pool with {len(self._record.data)} extents"
+        count = len(self._record.data)
+        return f"write the superblocks of a pool with {count} extent{'s' * (count != 1)}"
 
     def apply(self) -> None:
         record, files = self._record, self._places.files

@@ -7,8 +7,10 @@ and removed after the last of them has gone, so that whatever a kill leaves is i
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +24,7 @@ __all__ = ["STATES", "Record", "Records", "check_name"]
 STATES = ("creating", "ready", "extending", "destroying")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _SUFFIX = ".toml"
+_MOST_BYTES = 1 << 20  # of a record: 64 extents with long paths are a third of it
 
 
 def check_name(name: str) -> str:
@@ -178,12 +181,13 @@ class Records:
         """The record, None where there is none. Raises CtlError for one that is not whole."""
         path = self.path(name)
         try:
-            values = tomllib.loads(path.read_bytes().decode())
+            values = tomllib.loads(_read(path).decode())
         except FileNotFoundError:
             return None
         except OSError as error:
             raise from_os(error, "cannot read the pool record") from error
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        # Of numbers that are too long, or arrays too deep, the parser says so in its own way.
+        except (ValueError, RecursionError) as error:
             raise CtlError(
                 f"{path} is no TOML file: {error}",
                 object=str(path),
@@ -249,6 +253,21 @@ class Records:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+
+
+def _read(path: Path) -> bytes:
+    """A record's bytes. Neither waits at a pipe nor reads a device without an end."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            text = file.read(_MOST_BYTES + 1)
+    finally:
+        os.close(fd)
+    if len(text) > _MOST_BYTES:
+        raise OSError(errno.EFBIG, "too long for a pool record", str(path))
+    return text
 
 
 def render(record: Record) -> str:

@@ -67,7 +67,7 @@ def pool_parts(pool: PoolRecord, namespaces: Iterable[NamespaceRecord] = ()) -> 
         data, free = pool["data_bytes"], pool["free_bytes"]
         facts.add("size", size(data))
         facts.add("free", f"{size(free)} ({percent(free, data)})")
-        facts.add("metadata", size(pool["metadata_bytes"]))
+        facts.add("metadata", f"up to {size(pool['metadata_bytes'])}, in a sparse file")
         facts.add("slab", size(pool["slab_bytes"]))
         facts.add("pages of the kernel", _kernel_pages(pool))
         facts.add("opened", f"{count(pool['incarnation'])} times; {_found(pool)}")

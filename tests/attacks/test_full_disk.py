@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from attacks import victim
 from conformance.content import LARGE, check_stored, put
+from system.daemon import Daemon
 
 import libsac
 from libsac import errors
@@ -181,3 +182,33 @@ def test_no_room_while_it_is_created(small_disk: Path) -> None:
                     assert libsac.embedded(None, small_disk / "pool").namespaces() == []
                     shutil.rmtree(small_disk / "pool")
                 assert not (small_disk / "pool").exists()
+
+
+def test_a_full_run_directory_costs_no_pin(small_disk: Path, tmp_path: Path) -> None:
+    """Where a pin finds no memory in the client's table the daemon would not see it."""
+    one = Daemon(small_disk / "daemon")
+    (tmp_path / "pools").mkdir()
+    (one.root / "pools").rmdir()
+    (one.root / "pools").symlink_to(tmp_path / "pools")
+    try:
+        one.start()
+        one.create("p", 16 << 20)
+        with one.connect("p") as pool, one.connect("p") as other:
+            ns = pool.namespace("n", layout=SMALL_PAGES, quota="8M")
+            keys = ns.keys(range(16 * 100))
+            fill(ns, keys, 7)
+            mine, fresh = other.namespace("n"), pool.namespace("n")
+            with mine.pin(keys) as prefix, filled(small_disk):
+                assert ns.stats().pinned == 100
+                with pytest.raises(errors.SystemCallError, match="No space left"):
+                    other.namespace("n").pin(keys)  # in a table of its own, without memory
+                ns.evict(1 << 30)
+                assert (prefix.gather("k", 0) == 7).all()
+                assert ns.stats().pinned == 100
+                assert holds(mine, keys, 7)
+            assert ns.stats().pinned == 0
+            fill(ns, ns.keys(range(10**6, 10**6 + 16 * 500)), 9)
+            assert holds(pool.namespace("n"), keys, 7)
+            assert fresh.longest(keys) == 100
+    finally:
+        one.close()

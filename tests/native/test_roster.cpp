@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a daemon leaves in its run directory, and what the next one believes of it.
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -45,8 +47,8 @@ TEST(what_is_written_is_there_again) {
         roster.write(c);
         c.evicted = true;
         roster.write(c);
-        CHECK_EQ(ftruncate(roster.create(t).get(), 100), 0);
-        CHECK_THROWS(SAC_E_SYSTEM, roster.create(t));
+        CHECK_EQ(lseek(roster.create(t, 100).get(), 0, SEEK_END), 100);
+        CHECK_THROWS(SAC_E_SYSTEM, roster.create(t, 100));
     }
     Roster roster(place.run());
     std::vector<Roster::Client> clients;
@@ -74,7 +76,7 @@ TEST(damaged_records_are_removed) {
         const Roster::Client c = client();
         Roster roster(place.run());
         roster.write(c);
-        roster.create(table(c));
+        roster.create(table(c), 100);
         const std::string path = only(place.run() + "/roster");
         std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
         file.seekg(static_cast<std::streamoff>(at));
@@ -99,7 +101,7 @@ TEST(cut_off_and_foreign_files_are_removed) {
     fs::copy_file(record, record + ".new");
     fs::copy_file(record, place.run() + "/roster/" + std::string(32, 'a'));
     std::ofstream(place.run() + "/tables/what").put('x');
-    roster.create(table(client()));  // of nobody
+    roster.create(table(client()), 100);  // of nobody
     std::vector<Roster::Client> clients;
     std::vector<Roster::Table> tables;
     roster.load(clients, tables);
@@ -140,6 +142,22 @@ TEST(processes_are_told_apart) {
     CHECK_EQ(sac::start_time_of(static_cast<std::uint32_t>(child)), 0u);  // a zombie
     waitpid(child, nullptr, 0);
     CHECK_EQ(sac::start_time_of(static_cast<std::uint32_t>(child)), 0u);
+}
+
+TEST(a_process_that_cannot_be_looked_at_has_not_ended) {
+    const auto own = static_cast<std::uint32_t>(getpid());
+    const std::uint64_t start = sac::start_time_of(own);
+    rlimit before{};
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    const int next = dup(0);  // the lowest number that is free
+    close(next);
+    for (const int room : {0, 1}) {
+        const rlimit few{static_cast<rlim_t>(next + room), before.rlim_max};
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+        CHECK_THROWS(SAC_E_SYSTEM, sac::open_process({own, start}));
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    }
+    CHECK(static_cast<bool>(sac::open_process({own, start})));
 }
 
 TEST(peers_are_known) {

@@ -200,6 +200,27 @@ def test_dropped_by_another(one: Daemon) -> None:
 
 
 @as_root
+def test_a_client_without_room_for_files_leaves_no_tables(one: Daemon) -> None:
+    with one.connect() as pool, puppet(one.socket) as other:
+        ns = pool.namespace("n", PLAIN)
+        put(ns, ns.keys(range(64)))
+        other.do(
+            "import os, resource\n"
+            "before = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+            "free = os.dup(0)\n"
+            "os.close(free)\n"
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, before[1]))"
+        )
+        for _ in range(3):
+            kind, text = other.fails("pool.namespace('n')")
+            assert (kind, "ulimit -n" in text) == ("OutOfMemoryError", True), text
+        until(lambda: one.clients().tables == 1)
+        other.do(
+            "resource.setrlimit(resource.RLIMIT_NOFILE, before)\n"
+            "check_stored(pool.namespace('n'), pool.namespace('n').keys(range(64)))"
+        )
+
+
 def test_access_lists(one: Daemon) -> None:
     with one.connect() as pool, puppet(one.socket, uid=NOBODY) as other:
         put(open_ := pool.namespace("open", PLAIN, mode=0o604), open_.keys(range(64)))

@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -259,3 +260,24 @@ def test_a_daemon_that_does_not_answer(listen: Listen) -> None:
         assert caught.value.errno == 110
         with pytest.raises(CtlError):
             link.call("status", timeout=0.1)  # a late answer is never taken for this one's
+
+
+def test_an_answer_that_never_ends() -> None:
+    """Time is kept for the whole answer, not for each of its bytes."""
+    here, there = socket.socketpair()
+    ended = threading.Event()
+
+    def drip() -> None:
+        with there, suppress(OSError):
+            there.sendall(HEADER.pack(b"SAC1", 1, 0x8020, 1 << 20, 0, 1))
+            while not ended.wait(0.02):
+                there.sendall(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    begin = time.monotonic()
+    with here, pytest.raises(TimeoutError):
+        frames.receive(here, 0.3)
+    assert time.monotonic() - begin < 5
+    ended.set()
+    thread.join()

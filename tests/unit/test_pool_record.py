@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import tomllib
 from pathlib import Path
@@ -120,6 +121,19 @@ def test_files_that_are_no_records(tmp_path: Path) -> None:
     records.path("kv").write_text(render(RECORD.with_(name="other")))
     with pytest.raises(CtlError, match="must agree"):
         records.get("kv")
+    for text in ("x = " + "9" * 5000, "x = " + "[" * 5000, "x = " + "[" * 5000 + "]" * 5000):
+        records.path("kv").write_text(render(RECORD) + text)
+        with pytest.raises(CtlError, match="no TOML file"):
+            records.get("kv")
+    records.path("kv").write_text(render(RECORD) + "#" * (1 << 20))
+    with pytest.raises(CtlError, match="too long"):
+        records.get("kv")
+    os.mkfifo(records.path("pipe"))  # nobody writes to it
+    records.path("zero").symlink_to("/dev/zero")
+    records.path("folder").mkdir()
+    for name in ("pipe", "zero", "folder"):
+        with pytest.raises(CtlError, match="not a regular file"):
+            records.get(name)
     records.path("kv").write_text(render(RECORD) + 'later = "a newer version\'s"\n')
     assert records.get("kv") == RECORD
 

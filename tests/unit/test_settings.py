@@ -91,6 +91,8 @@ def test_every_key(tmp_path: Path) -> None:
         ("[metrics]\nlisten = '0.0.0.0:9478'\n", ["metrics.listen", "loopback"]),
         ("[metrics]\nlisten = '9478'\n", ["metrics.listen", "127.0.0.1:9478"]),
         ("[metrics\n", ["not TOML"]),
+        ("[daemon]\nmax_clients = " + "9" * 5000 + "\n", ["not TOML"]),
+        ("x = " + "[" * 5000 + "]" * 5000 + "\n", ["not TOML"]),
     ],
 )
 def test_faults_name_file_and_key(tmp_path: Path, text: str, words: list[str]) -> None:
