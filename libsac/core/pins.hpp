@@ -79,8 +79,11 @@ public:
     // Also where a pin found no memory in a file system that is full: nobody else saw it, and
     // nobody will see the next.
     bool revoked() const noexcept {
-        return head().revoked.load(std::memory_order_seq_cst) != 0 || memory_.died();
+        return head().revoked.load(std::memory_order_seq_cst) != 0 || died();
     }
+
+    // Counts from now on are seen by this process alone.
+    bool died() const noexcept { return memory_.died(); }
 
     // Notes accesses, coldest first; the oldest notes are overwritten when nobody reads.
     void note(const std::uint32_t *slots, std::uint64_t count) noexcept;

@@ -125,6 +125,11 @@ bool RemoteAuthority::pin_other(RemoteView &view, CommitItem &item, wire::Commit
     const bool revoked = pinned == View::Pinned::revoked;
     if (revoked)
         view.pins().pin(other.slot);
+    if (view.pins().died())  // it does not count that one
+        throw Error(SAC_E_NO_SPACE, block_.name,
+                    format("namespace '%s': the file system of the daemon's run directory is "
+                           "full: free some of it",
+                           block_.name));
     wire::CommitResult again{};
     try {
         again = ask_commit(view, {&item, 1}, true).front();

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -218,16 +219,22 @@ def _shown(state: App, name: str) -> dict[str, Any]:
 
 
 def _answer(state: App, schema: str, made: Any, values: dict[str, Any]) -> None:
-    """The pool as it is now. made.pool is empty where no daemon has it."""
+    """The pool as it is now. made.pool is empty where no daemon was handed it."""
     from sacctl.cli.offline import offline
     from sacctl.render.pools import pool_parts
 
-    found = made.pool or offline(made.record, False)
+    found, served = made.pool or offline(made.record, False), made.served
+    if not served:  # a daemon that has started meanwhile takes the pool by its record
+        with suppress(CtlError):
+            found = _shown(state, made.record.name)["pool"]
+            served = found["state"] == "serving"
+    values = {**values, "served": served}
     state.emit(schema, {"pool": found, **values}, lambda: pool_parts(found))
-    if not made.served:
-        state.say(
-            f"pool {found['name']} is not served: no daemon runs. next: sacctl daemon run"
-        )
+    if not served:
+        text = f"pool {found['name']} is not served: {found['reason']}. next: {found['hint']}"
+        if found["hint"] == "sacctl daemon run":
+            text += " (one that is just starting takes the pool by itself)"
+        state.say(text)
 
 
 class _ours:  # noqa: N801 -- reads as a word: with _ours(...)
