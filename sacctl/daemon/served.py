@@ -126,7 +126,8 @@ class Pools:
                 return Served(
                     name,
                     record,
-                    reason=f"it was left half made: its record says '{record.state}'",
+                    reason="it is half made, by somebody at work or cut off: its record says "
+                    f"'{record.state}'",
                     hint=f"sacctl pool destroy {name}, or create it again",
                 )
             record = present(record)  # of an extension that was cut off
