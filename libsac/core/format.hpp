@@ -58,6 +58,8 @@ struct Superblock {
 static_assert(sizeof(Superblock) == 4096);
 static_assert(offsetof(Superblock, extents) == 256);
 constexpr std::uint64_t kSuperblockCopies[2] = {0, 4096};
+// In data extents: the incarnation of the pool that serves them last.
+constexpr std::uint64_t kServedAt = 8192;
 
 // ---- slab table: one 64-bit entry a slab, so that a store never tears --------------
 

@@ -328,6 +328,11 @@ void Media::take(bool shared) {
     check_writable();
 }
 
+void Media::announce() noexcept {
+    auto *const at = reinterpret_cast<std::uint64_t *>(data_->data() + fmt::kServedAt);
+    std::atomic_ref<std::uint64_t>(*at).store(super_.incarnation, std::memory_order_seq_cst);
+}
+
 void Media::close_clean(bool shared) {
     const std::lock_guard lock(mutex_);
     if (closed_.exchange(true))

@@ -61,6 +61,8 @@ public:
     // before that leaves the boot id of the last owner, so a reboot is not forgotten.
     // shared: other processes will map the pool.
     void take(bool shared);
+    // Tells those who have the pool mapped that this incarnation serves it from now on.
+    void announce() noexcept;
     // Whether processes that are not this one's children may have it mapped since before.
     bool served() const noexcept { return served_; }
 

@@ -160,8 +160,10 @@ std::shared_ptr<RemoteView> Mount::view(Handed &h, const std::string &name) {
         std::make_shared<PinTable>(std::move(h.fds[1]), h.reply.capacity, "table of " + name);
     const Connection::Owed detach{h.reply.table, h.life, {}};
     return std::make_shared<RemoteView>(
-        std::move(index), std::move(table), h.reply.table, h.life,
-        [connection = connection_, detach] { connection->owe(detach); });
+        std::move(index), std::move(table), h.reply.table,
+        reinterpret_cast<const std::atomic<std::uint64_t> *>(
+            backing_[h.writable() ? 1 : 0]->data().data() + fmt::kServedAt),
+        h.life, [connection = connection_, detach] { connection->owe(detach); });
 }
 
 Mount::Attached Mount::attach(const std::string &name, const sac_ns_options *options,

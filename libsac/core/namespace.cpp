@@ -22,6 +22,14 @@ void Namespace::check() const {
                     format("namespace '%s' was dropped", block_.name));
 }
 
+void Namespace::check_known(const View &view) const {
+    if (view.lost())
+        throw Error(SAC_E_RESERVATION, block_.name,
+                    format("namespace '%s': the daemon does not know the reservation any more; "
+                           "it was started without its run directory. Put the pages again.",
+                           block_.name));
+}
+
 std::uint64_t Namespace::lookup(const View &view, const std::uint8_t *keys, std::uint64_t count,
                                 std::uint32_t part, sac_handle *out) noexcept {
     const std::uint64_t hits = view.index().find_batch(keys, count, part, out);

@@ -24,6 +24,8 @@ public:
 
     // Throws where a call must not go on: forked, closed, dropped.
     void check() const;
+    // Throws where what is reserved in the view does not count any more.
+    void check_known(const View &view) const;
 
     const fmt::NamespaceBlock &block() const noexcept { return block_; }
     const Geometry &geometry() const noexcept { return geometry_; }

@@ -85,6 +85,14 @@ public:
     // Counts from now on are seen by this process alone.
     bool died() const noexcept { return memory_.died(); }
 
+    // Of the pool, when the table's owner was last known to it.
+    void set_incarnation(std::uint64_t n) noexcept {
+        head().incarnation.store(n, std::memory_order_seq_cst);
+    }
+    std::uint64_t incarnation() const noexcept {
+        return head().incarnation.load(std::memory_order_seq_cst);
+    }
+
     // Notes accesses, coldest first; the oldest notes are overwritten when nobody reads.
     void note(const std::uint32_t *slots, std::uint64_t count) noexcept;
     // Calls fn(slot) for the notes since the last drain, at most the ring's. One drainer only.
@@ -105,7 +113,9 @@ private:
         std::uint64_t capacity, ring;
         std::uint8_t pad[40];
         std::atomic<std::uint32_t> revoked;  // at 64
-        std::uint8_t pad2[60];
+        std::uint32_t pad1;
+        std::atomic<std::uint64_t> incarnation;  // at 72
+        std::uint8_t pad2[48];
         std::atomic<std::uint64_t> noted;  // at 128
         std::uint8_t pad3[56];
         Counters counters;  // at 192

@@ -186,6 +186,12 @@ sac_handle Prefix::handle(std::uint64_t page) const noexcept {
 }
 
 void Prefix::check_current() const {
+    if (view_->lost())
+        throw Error(SAC_E_STALE, ns_->block().name,
+                    format("namespace '%s': the daemon was started without its run directory "
+                           "and does not know what this process reads: the pages may be "
+                           "others' by now. Close the prefix and look it up again.",
+                           ns_->block().name));
     // A revoked view's index says nothing about what happened since.
     const std::shared_ptr<View> now = view_->revoked() ? ns_->view() : view_;
     const std::uint64_t forced = now->index().forced();

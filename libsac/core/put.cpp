@@ -165,6 +165,7 @@ std::vector<std::uint64_t> Put::missing(std::uint32_t part) const {
 
 void Put::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
     const auto held = lock_open();
+    ns_->check_known(*view_);
     const Geometry &g = ns_->geometry();
     for (const sac_scatter_req &r : reqs) {
         (void)g.offset(r.plane, r.layer);

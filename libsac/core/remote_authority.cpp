@@ -89,7 +89,7 @@ std::shared_ptr<View> RemoteAuthority::view() { return current(); }
 std::shared_ptr<RemoteView> RemoteAuthority::current() {
     connection().check();  // before the lock: a forked child would find it held for ever
     const std::lock_guard lock(mutex_);
-    if (!view_->revoked() && view_->life == connection().life())
+    if (!view_->revoked() && !view_->lost() && view_->life == connection().life())
         return view_;
     try {
         Mount::Attached a = mount_->attach(block_.name, nullptr, !writable_);

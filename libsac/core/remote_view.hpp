@@ -57,8 +57,9 @@ public:
     // life: of the client that has the table, as Connection counts them. gone is called when
     // nobody uses the view any more; it must not throw.
     RemoteView(std::shared_ptr<const Index> index, std::shared_ptr<PinTable> pins,
-               std::uint32_t table, std::uint64_t of_life, std::function<void()> gone)
-        : View(std::move(index), std::move(pins), table), life(of_life),
+               std::uint32_t table, const std::atomic<std::uint64_t> *served,
+               std::uint64_t of_life, std::function<void()> gone)
+        : View(std::move(index), std::move(pins), table, served), life(of_life),
           gone_(std::move(gone)) {}
     ~RemoteView() { gone_(); }
 

@@ -48,6 +48,8 @@ void Sequence::check_request(const sac_scatter_req &r) const {
 
 void Sequence::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
     const auto held = lock_alone();
+    for (const Open &page : open_)
+        ns_->check_known(*page.view);
     const Geometry &g = ns_->geometry();
     for (const sac_scatter_req &r : reqs)
         check_request(r);

@@ -141,6 +141,7 @@ Service::Held Service::make_table(const std::shared_ptr<Client> &client, const W
     try {
         a->table = std::make_shared<PinTable>(std::move(file), a->file.capacity, want.name);
         SAC_STOP("server.table_made");
+        a->table->set_incarnation(a->pool->media().superblock().incarnation);
         a->ns->control().attach(a->table);
         // A view that became old meanwhile was revoked before this table was there.
         if (!a->current())

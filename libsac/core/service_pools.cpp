@@ -41,6 +41,9 @@ void Service::add_pool(const std::string &name, std::shared_ptr<OwnedPool> pool)
     for (const auto &a : ours)
         a->pool = pool, a->pool_name = name;
     adopt(*pool, ours);
+    // Whoever is not among them learns it from this, before anything of his is overwritten.
+    pool->media().announce();
+    SAC_STOP("server.announced");
     std::vector<std::shared_ptr<Attachment>> late;
     {
         const std::lock_guard lock(mutex_);
@@ -81,6 +84,8 @@ void Service::adopt(OwnedPool &pool, const std::vector<std::shared_ptr<Attachmen
         }
         if (!adopted.empty())
             ns->control().adopt(adopted);
+        for (const auto &table : adopted)
+            table->set_incarnation(pool.media().superblock().incarnation);
         SAC_STOP("server.adopted");
     }
 }

@@ -13,7 +13,7 @@ View::Pinned View::pin(std::uint32_t slot, std::uint64_t generation) const noexc
     for (int look = 0; look < 1000; ++look) {
         const std::uint64_t word = r.word.load(std::memory_order_seq_cst);
         if ((word & ~Record::kTailBit) == generation) {
-            if (!pins_->revoked())
+            if (!pins_->revoked() && !lost())
                 return Pinned::yes;
             break;
         }
@@ -23,7 +23,7 @@ View::Pinned View::pin(std::uint32_t slot, std::uint64_t generation) const noexc
         std::this_thread::yield();
     }
     pins_->unpin(slot);
-    return pins_->revoked() ? Pinned::revoked : Pinned::gone;
+    return pins_->revoked() || lost() ? Pinned::revoked : Pinned::gone;
 }
 
 }  // namespace sac

@@ -243,9 +243,18 @@ def test_the_run_directory_is_lost(one: Daemon) -> None:
         ns = pool.namespace("n", PLAIN)
         keys, fresh = ns.keys(range(64)), ns.keys(range(1000, 1032))
         put(ns, keys)
-        batch = ns.put(fresh)
+        batch, late = ns.put(fresh), ns.put(ns.keys(range(2000, 2032)))
         write(batch, fresh, PLAIN)
+        held = ns.pin(keys)
+        check_prefix = held.gather("kv", 0)
         one.restart(kill=True, forget=True)
+        # What it pinned may be another's by now, and so may what it was to write.
+        with pytest.raises(errors.StaleError, match="run directory"):
+            held.gather("kv", 0)
+        with pytest.raises(errors.ReservationError, match="run directory"):
+            late.write("kv", 0, check_prefix[: 2 * 16].reshape(2, 16, -1))
+        held.close()
+        late.close()
         check_stored(ns, keys)  # in a new view
         with pytest.raises(errors.ReservationError, match="run directory"):
             batch.commit()

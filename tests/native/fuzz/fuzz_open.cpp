@@ -87,10 +87,10 @@ Image make_image(std::uint32_t count) {
     kit::evict(b, 1);
     // The places that say something, found by the owners of the slabs.
     image.places = {{true, 0, 8192}, {false, 0, 8192}};
-    const fmt::Superblock &sb = kit::owned(a).media().superblock();
+    const fmt::Superblock &sb = kit::owned(a.get()).media().superblock();
     image.places.push_back({true, sb.meta_table_offset, 8 * sb.meta_slabs});
     image.places.push_back({true, sb.extents[0].table_offset, 8 * sb.extents[0].slab_count});
-    for (const auto &[id, owned] : kit::owned(a).media().owned()) {
+    for (const auto &[id, owned] : kit::owned(a.get()).media().owned()) {
         for (const std::uint64_t slab : owned.blocks) {
             for (const std::uint64_t copy : fmt::kNamespaceCopies) {
                 image.places.push_back({true, slab * fmt::kMetaSlab + copy, 512});
@@ -102,7 +102,7 @@ Image make_image(std::uint32_t count) {
             image.places.push_back({true, slab * fmt::kMetaSlab, 8 * 256});
         }
         for (const sac::Run &r : owned.runs) {
-            image.places.push_back({false, kit::owned(a).media().chunk_offset(r), 65536});
+            image.places.push_back({false, kit::owned(a.get()).media().chunk_offset(r), 65536});
         }
     }
     image.meta.assign(meta_at, meta_at + kMetaBytes);
@@ -199,8 +199,9 @@ void use(const std::shared_ptr<sac::Namespace> &ns, std::uint8_t what) {
             (void)seq.flush();
         });
     }
-    sac_ns_stats stats;
-    ns->stats(stats);
+    sac_ns_stats stats{};
+    std::uint64_t assigned = 0;
+    ns->authority().stats(stats, assigned);
 }
 
 void run(const std::uint8_t *input, std::size_t size) {
