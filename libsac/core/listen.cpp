@@ -96,6 +96,10 @@ Listener::Listener(int fd) {
     socket_ = Fd(own);
     if (::fcntl(own, F_SETFL, ::fcntl(own, F_GETFL) | O_NONBLOCK) != 0)
         throw_errno("listen_fd", "cannot make the socket one that does not block");
+    // Once more: who connects is told the user of whoever said so last, not of the service
+    // manager that made the socket.
+    if (::listen(own, SOMAXCONN) != 0)
+        throw_errno("listen_fd", "cannot listen");
 }
 
 Listener::~Listener() {

@@ -24,7 +24,8 @@ Fd reopen(int fd, int access, const std::string &name) {
     const int again = ::open(path.c_str(), access | O_CLOEXEC);
     if (again < 0)
         throw_errno(name, "the daemon cannot open the file anew for a client",
-                    "The file must belong to the daemon's user, and /proc be mounted.");
+                    "It must be open to the daemon's user, as its owner or by an ACL, and "
+                    "/proc be mounted.");
     return Fd(again);
 }
 

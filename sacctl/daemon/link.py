@@ -66,7 +66,7 @@ class Link:
         try:
             self.peer = Peer(
                 *struct.unpack(
-                    "3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                    "iII", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
                 )
             )
             reply = self._exchange(frames.HELLO, frames.hello(name), (), timeout)

@@ -13,6 +13,7 @@ from typing import Any
 from sacctl import paths
 from sacctl.errors import CtlError, RefusedError, from_os
 from sacctl.pool import limits, superblock
+from sacctl.pool.acl import share
 from sacctl.pool.destroy import removal
 from sacctl.pool.extend import present, settle
 from sacctl.pool.filesteps import (
@@ -198,7 +199,7 @@ def _plan(
     hand = None
     if daemon is not None:
         hand = HandOver(daemon, places, made)
-        steps.append(hand)
+        steps += [*share(daemon, places, spec.name, (record.meta, *record.data)), hand]
     return steps, hand
 
 
@@ -281,7 +282,11 @@ def _hand_over(
     hand = None
     if daemon is not None:
         hand = HandOver(daemon, places, lambda: record)
-        steps += [OpenFiles(places, record, lock=False), hand]
+        steps += [
+            OpenFiles(places, record, lock=False),
+            *share(daemon, places, record.name, (record.meta, *record.data)),
+            hand,
+        ]
     if not dry_run and len(steps) > 1:
         carry_out(steps, say, again=f"sacctl pool show {seen.name}")
     return Created(

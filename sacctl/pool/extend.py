@@ -8,6 +8,7 @@ from typing import Any
 
 from sacctl.errors import CtlError, NotFoundError, from_os
 from sacctl.pool import limits, native, superblock
+from sacctl.pool.acl import share
 from sacctl.pool.filesteps import MakeFile, OpenFiles, RemoveFile
 from sacctl.pool.places import Places, folder_of
 from sacctl.pool.record import Record, Records
@@ -109,6 +110,7 @@ def extend(
             OpenFiles(places, held, lock=False),
             WriteRecord(records, held, lambda: new, "extending"),
             *(MakeFile(places, p, size) for p, size in zip(paths, grown, strict=True)),
+            *(share(daemon, places, name, paths) if daemon is not None else ()),
             grow,
             WriteRecord(records, new, lambda: new, "ready"),
         ]

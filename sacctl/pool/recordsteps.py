@@ -19,8 +19,16 @@ from sacctl.pool.steps import Step
 __all__ = ["Daemon", "HandOver", "RemoveRecord", "TakeRecords", "Withdraw", "WriteRecord"]
 
 
+class Peer(Protocol):
+    @property
+    def uid(self) -> int: ...
+
+
 class Daemon(Protocol):
     """What is needed of ``sacctl.daemon.link.Link``."""
+
+    @property
+    def peer(self) -> Peer: ...
 
     def call(
         self, op: str, fds: Sequence[int] = (), *, timeout: float | None = None, **args: Any

@@ -136,6 +136,16 @@ def test_pages_outlive_the_daemon(place: Place) -> None:
             check(prefix)
 
 
+def destroy_soon(place: Place, link: Link) -> None:
+    """The client has left when the daemon has seen it."""
+    for _ in range(100):
+        try:
+            destroy("kv", place.records, daemon=link)
+            return
+        except RefusedError:
+            time.sleep(0.05)
+
+
 def test_extended_under_a_client_that_needs_it(place: Place) -> None:
     place.start()
     with Link(place.socket) as link:
@@ -154,12 +164,7 @@ def test_extended_under_a_client_that_needs_it(place: Place) -> None:
                 destroy("kv", place.records, daemon=link)
             assert place.records.get("kv").state == "ready"
             assert space.longest(keys) == 12
-        for _ in range(100):  # the client has left when the daemon has seen it
-            try:
-                destroy("kv", place.records, daemon=link)
-                break
-            except RefusedError:
-                time.sleep(0.05)
+        destroy_soon(place, link)
         assert link.call("pool.list")["pools"] == []
     assert list(paths.SHM.iterdir()) == []
 
@@ -326,7 +331,14 @@ def test_files_that_the_daemon_may_not_open_are_handed_over(others: Place) -> No
         again = make(others, daemon=link)
         assert (again.created, again.served) == (False, True)
         assert link.call("pool.show", name="kv")["pool"]["state"] == "serving"
-        extend("kv", (8 * M,), others.records, daemon=link)
-        assert len(link.call("pool.show", name="kv")["pool"]["extents"]) == 3
-        destroy("kv", others.records, daemon=link)
+        with libsac.connect("kv", socket=others.socket) as pool:
+            space = pool.namespace("n", LAYOUT)
+            put(space, 0, 6)
+            extend("kv", (8 * M,), others.records, daemon=link)
+            assert len(link.call("pool.show", name="kv")["pool"]["extents"]) == 3
+            put(space, 6, 14)  # the daemon has opened the new file for its client
+            with space.pin(space.keys(range(20 * 16))) as prefix:
+                assert prefix.pages == 20
+                check(prefix)
+        destroy_soon(others, link)
     assert list(paths.SHM.iterdir()) == []

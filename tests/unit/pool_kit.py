@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sacctl.daemon.link import Peer
 from sacctl.errors import BusyError, NotFoundError
 from sacctl.pool import native, superblock
 from sacctl.pool.spec import SLAB
@@ -76,11 +77,12 @@ def _flock(fd: int, path: str) -> None:
 class FakeDaemon:
     """Keeps the pools it was given, and locks on their files. core does its extending.
 
-    refuse: error that the next call of an op raises.
+    refuse: error that the next call of an op raises. peer: it runs as this test's user.
     """
 
     def __init__(self, core: FakeCore) -> None:
         self.core = core
+        self.peer = Peer(os.getpid(), os.geteuid(), os.getegid())
         self.pools: dict[str, dict[str, Any]] = {}
         self.fds: dict[str, list[File]] = {}
         self.refuse: dict[str, Exception] = {}
