@@ -11,7 +11,8 @@
 namespace sac {
 namespace {
 
-// What a call to the kernel costs by itself is as much as eight slabs take.
+// A call to the kernel takes a millisecond, and some more where cores are busy, for one slab
+// as for eight.
 constexpr std::uint64_t kGroup = 8;
 
 }  // namespace
@@ -47,35 +48,20 @@ void HugePages::later(std::function<void()> job) noexcept {
     }
 }
 
-void HugePages::used(std::size_t extent, std::uint64_t slabs, std::uint64_t first,
-                     std::uint64_t count) noexcept {
-    try {
-        std::vector<std::uint64_t> groups;
-        {
-            const std::lock_guard lock(mutex_);
-            asked_.resize(std::max(asked_.size(), extent + 1));
-            std::vector<bool> &asked = asked_[extent];
-            if (asked.empty())
-                asked.resize((slabs + kGroup - 1) / kGroup,
-                             !data_.on_tmpfs(data_.extents()[extent]));
-            const std::uint64_t last = (first + count - 1) / kGroup + 1;
-            for (std::uint64_t g = first / kGroup; g <= last && g < asked.size(); ++g)
-                if (!asked[g]) {
-                    asked[g] = true;
-                    groups.push_back(g);
-                }
-        }
-        for (const std::uint64_t g : groups)
-            later([this, extent, slabs, g] {
-                const std::uint64_t n = std::min(kGroup, slabs - g * kGroup);
-                const std::uint64_t at =
-                    data_.extents()[extent].offset + g * kGroup * fmt::kDataSlab;
-                if (data_.make_huge(at, n * fmt::kDataSlab))
-                    return;
-                const std::lock_guard lock(mutex_);  // never here
-                asked_[extent].assign(asked_[extent].size(), true);
-            });
-    } catch (...) {
+void HugePages::prepare(std::size_t extent, std::uint64_t slabs, std::uint64_t first,
+                        std::uint64_t count) {
+    asked_.resize(std::max(asked_.size(), extent + 1));
+    std::vector<bool> &asked = asked_[extent];
+    if (asked.empty())
+        asked.resize((slabs + kGroup - 1) / kGroup, !data_.on_tmpfs(data_.extents()[extent]));
+    for (std::uint64_t g = first / kGroup; g <= (first + count - 1) / kGroup; ++g) {
+        if (asked[g])
+            continue;
+        asked[g] = true;
+        const std::uint64_t n = std::min(kGroup, slabs - g * kGroup);
+        const std::uint64_t at = data_.extents()[extent].offset + g * kGroup * fmt::kDataSlab;
+        if (!data_.make_huge(at, n * fmt::kDataSlab))
+            asked.assign(asked.size(), true);  // never here
     }
 }
 

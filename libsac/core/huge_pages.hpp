@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Huge pages behind memory that others map as well, made in a thread of its own: a kernel that
-// gives none by itself is asked for each piece, and takes milliseconds over it.
+// Huge pages behind memory that others map as well: a kernel that gives none by itself is asked
+// for each piece.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,19 @@ public:
     HugePages(const HugePages &) = delete;
     HugePages &operator=(const HugePages &) = delete;
 
-    // Slabs of an extent, of so many in all, were given out: what lies around them, and what is
-    // likely to be given out next. Does not wait, does not fail.
-    void used(std::size_t extent, std::uint64_t slabs, std::uint64_t first,
-              std::uint64_t count) noexcept;
-    // Anything else of that kind. Does not wait, does not fail.
+    // Slabs of an extent, of so many in all, are about to be given out: they, and those around
+    // them, before anybody has touched them; later it takes ten times as long, and fails where
+    // somebody writes. Takes a millisecond or some. The caller serialises all calls.
+    void prepare(std::size_t extent, std::uint64_t slabs, std::uint64_t first,
+                 std::uint64_t count);
+    // What can wait, in a thread of its own. Does not wait, does not fail.
     void later(std::function<void()> job) noexcept;
 
 private:
     const Mapping &data_;
     std::uint64_t epoch_;
-    std::mutex mutex_;
     std::vector<std::vector<bool>> asked_;  // by extent and group of slabs
+    std::mutex mutex_;                      // of the worker
     std::unique_ptr<Worker> worker_;        // none as long as there is nothing to do
 };
 

@@ -147,9 +147,12 @@ bool Mapping::make_huge(std::uint64_t offset, std::uint64_t bytes) const noexcep
     const Extent &e = locate(offset, at);
     struct statfs fs;
     if (fstatfs(e.fd.get(), &fs) != 0 ||
-        fs.f_bavail * static_cast<std::uint64_t>(fs.f_bsize) < kSpare + bytes ||
-        fallocate(e.fd.get(), 0, static_cast<off_t>(at), static_cast<off_t>(bytes)) != 0)
+        fs.f_bavail * static_cast<std::uint64_t>(fs.f_bsize) < kSpare + bytes)
         return true;  // no room
+    // The kernel fills what is missing, but not where there is nothing at all.
+    for (std::uint64_t i = 0; i < bytes; i += kHuge)
+        if (fallocate(e.fd.get(), 0, static_cast<off_t>(at + i), 4096) != 0)
+            return true;
     return madvise(base_ + offset, bytes, kCollapse) == 0 || errno != EINVAL;
 }
 

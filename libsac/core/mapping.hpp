@@ -53,8 +53,8 @@ public:
     bool allocate(std::uint64_t offset, std::uint64_t bytes) const;
     // Whether make_huge() can do anything for an extent: it is a file on a tmpfs.
     bool on_tmpfs(const Extent &extent) const noexcept;
-    // Where there is room to spare: allocates the range, of one extent, and has the kernel put
-    // huge pages behind it, whatever the tmpfs gives by itself. False: the kernel cannot.
+    // Where there is room to spare: has the kernel put huge pages behind the range, whole ones
+    // of one extent, whatever the tmpfs gives by itself. False: the kernel cannot.
     bool make_huge(std::uint64_t offset, std::uint64_t bytes) const noexcept;
     // Makes a range that nobody uses a hole again, where the file can do it.
     void discard(std::uint64_t offset, std::uint64_t bytes) const noexcept;

@@ -173,13 +173,13 @@ std::uint64_t Media::assign_chunk(std::uint32_t owner, std::uint32_t role,
         if (first == SlabTable::kNone)
             continue;
         const std::uint64_t at = data_->extents()[e].offset + first * fmt::kDataSlab;
+        huge_->prepare(e, t.count(), first, n);
         if (!data_->allocate(at, n * fmt::kDataSlab)) {
             data_->discard(at, n * fmt::kDataSlab);
             file_system_full_ = true;
             continue;
         }
         file_system_full_ = false;
-        huge_->used(e, t.count(), first, n);
         for (std::uint64_t i = 0; i < n; ++i) {
             // Another owner's bytes are gone before the slab has a new owner.
             if (t.get(first + i).role == fmt::kDirty) {
