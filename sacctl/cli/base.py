@@ -42,6 +42,10 @@ def common_options(shown: Iterable[str]) -> list[click.Option]:
             "/run/sac/sacd.sock.",
         ),
         click.Option(
+            ["--sysroot"], type=path, metavar="DIR",
+            help="Read sys, proc and dev below DIR instead of /; else $SAC_SYSROOT. For tests.",
+        ),
+        click.Option(
             ["-o", "--output"], type=click.Choice(["table", "json"]),
             help="What stdout gets: tables for people, or JSON with a schema.",
         ),

@@ -17,6 +17,7 @@ import click
 from sacctl.errors import NotFoundError, RefusedError, UsageError
 
 if TYPE_CHECKING:
+    from sacctl.cxl.sysfs import Sysfs
     from sacctl.daemon.link import Link
     from sacctl.render.table import Part
     from sacctl.settings import Settings
@@ -30,12 +31,14 @@ class App:
 
     Attributes:
         config, socket: files given on the command line, or None.
+        sysroot: folder given there that stands for /, or None.
         output: "table" or "json".
         verbose: more talk on stderr.
     """
 
     config: Path | None = None
     socket: Path | None = None
+    sysroot: Path | None = None
     output: str = "table"
     verbose: bool = False
     _links: list[Link] = field(default_factory=list)
@@ -46,6 +49,21 @@ class App:
         from sacctl.settings import load
 
         return load(self.config)
+
+    @cached_property
+    def sysfs(self) -> Sysfs:
+        """The kernel's files, or what --sysroot or SAC_SYSROOT names. Raises NotFoundError
+        where that is no folder."""
+        from sacctl.cxl.sysfs import Sysfs
+
+        given = self.sysroot or Path(os.environ.get("SAC_SYSROOT") or "/")
+        if not given.is_dir():
+            raise NotFoundError(
+                f"there is no folder {given} to read instead of /",
+                object=str(given),
+                hint="mend --sysroot or SAC_SYSROOT",
+            )
+        return Sysfs(given)
 
     def socket_path(self) -> Path | None:
         """The socket that was named by option, environment or settings; None: look."""
