@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket at which a simulated machine takes writes: one JSON object a line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from sacctl.cxl.sysfs import SIMULATOR
+
+__all__ = ["Server"]
+
+Write = Callable[[str, str], int]
+
+
+class Server:
+    """Answers {"write": path, "value": text} with {"errno": n}. One thread a connection."""
+
+    def __init__(self, root: Path, write: Write) -> None:
+        self.path = root / SIMULATOR
+        self.path.unlink(missing_ok=True)
+        self.write = write
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        here = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._socket.bind(f"/proc/self/fd/{here}/{SIMULATOR}")
+        finally:
+            os.close(here)
+        self.path.chmod(0o666)
+        self._socket.listen(64)
+        self._thread = threading.Thread(target=self._accept, name="cxlsim", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        # Closing alone does not wake accept().
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(5)
+        self.path.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, client.makefile("rwb") as lines, suppress(OSError):
+            for line in lines:
+                lines.write(json.dumps({"errno": self._one(line)}).encode() + b"\n")
+                lines.flush()
+
+    def _one(self, line: bytes) -> int:
+        try:
+            asked = json.loads(line)
+            path, value = asked["write"], asked["value"]
+        except (ValueError, KeyError, TypeError):
+            return errno.EBADMSG
+        if not isinstance(path, str) or not isinstance(value, str):
+            return errno.EBADMSG
+        return self.write(path, value)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder tree that follows what the simulated kernel shows: written where it differs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Entry", "Files", "Store", "Tree", "action", "file", "folder", "link"]
+
+Store = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """kind: "f", "l" (content: an absolute path on the machine) or "d".
+
+    store: what a write to the file does; None where the kernel has no such function.
+    """
+
+    kind: str
+    mode: int
+    content: str
+    store: Store | None = None
+
+    def same(self, other: Entry) -> bool:
+        return (self.kind, self.mode, self.content) == (other.kind, other.mode, other.content)
+
+
+Files = dict[str, Entry]
+
+
+def file(content: object, store: Store | None = None, *, mode: int | None = None) -> Entry:
+    """An attribute; the line's end is added. Without a store it cannot be written."""
+    if mode is None:
+        mode = 0o644 if store else 0o444
+    return Entry("f", mode, f"{content}\n", store)
+
+
+def action(store: Store) -> Entry:
+    """An attribute that is only written."""
+    return Entry("f", 0o200, "", store)
+
+
+def link(to: str) -> Entry:
+    return Entry("l", 0o777, to)
+
+
+def folder() -> Entry:
+    return Entry("d", 0o755, "")
+
+
+class Tree:
+    """The files below a root. Keeps what it has written, so that only changes are made.
+
+    A file appears with all of its content: it is made beside the tree and moved into it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.shown: Files = {}
+        self._new = root / ".new"
+
+    def clear(self) -> None:
+        """Takes away what an earlier machine has left, but for its memory."""
+        for name in ("sys", "proc", "dev"):
+            if (self.root / name).exists():
+                shutil.rmtree(self.root / name)
+        self._new.unlink(missing_ok=True)
+
+    def show(self, wanted: Files) -> None:
+        """Makes the tree that of wanted."""
+        wanted = with_folders(wanted)
+        left = self.shown.keys() - wanted.keys()
+        for path in sorted(left, key=lambda p: _turn(p, self.shown[p]), reverse=True):
+            at = self.root / path.lstrip("/")
+            if self.shown[path].kind == "d":
+                at.rmdir()
+            else:
+                at.unlink()
+        for path in sorted(wanted, key=lambda p: _turn(p, wanted[p])):
+            entry, before = wanted[path], self.shown.get(path)
+            if before is None or not before.same(entry):
+                self._put(path, entry)
+        self.shown = wanted
+
+    def _put(self, path: str, entry: Entry) -> None:
+        at = self.root / path.lstrip("/")
+        if entry.kind == "d":
+            at.mkdir(mode=0o755, exist_ok=True)
+            return
+        if entry.kind == "l":
+            self._new.symlink_to(os.path.relpath(entry.content, os.path.dirname(path)))  # noqa: PTH120
+        else:
+            self._new.write_bytes(entry.content.encode("latin-1"))
+            self._new.chmod(entry.mode)
+        self._new.rename(at)
+
+    def find(self, path: str) -> tuple[str, Entry | None]:
+        """The path that links lead to, and what the kernel has there."""
+        parts = [p for p in path.split("/") if p]
+        done: list[str] = []
+        hops = 0
+        while parts:
+            part = parts.pop(0)
+            if part == "..":
+                done = done[:-1]
+                continue
+            if part == ".":
+                continue
+            here = "/" + "/".join([*done, part])
+            entry = self.shown.get(here)
+            if entry is not None and entry.kind == "l" and hops < 40:
+                hops += 1
+                parts = [p for p in entry.content.split("/") if p] + parts
+                done = []
+                continue
+            done.append(part)
+        real = "/" + "/".join(done)
+        return real, self.shown.get(real)
+
+
+def _turn(path: str, entry: Entry) -> tuple[int, str]:
+    """Folders, then devices, then the links to them: who finds a link finds all behind it."""
+    if entry.kind == "d":
+        return 0, path
+    return 1 + (not path.startswith("/sys/devices/")), path
+
+
+def with_folders(files: Files) -> Files:
+    """The files, and the folders that they lie in."""
+    all_of = dict(files)
+    for path in files:
+        parent = path.rpartition("/")[0]
+        while parent and parent not in all_of:
+            all_of[parent] = folder()
+            parent = parent.rpartition("/")[0]
+    return all_of
