@@ -194,9 +194,10 @@ class VersionError(SacError):
 
 
 class MediaError(SacError):
-    """The memory behind an address is dead (SIGBUS); ``offset`` is the byte in the extent.
+    """Memory is dead, out of use, or gone with its device; ``object`` is the extent (or the
+    pool), ``offset`` the byte in it.
 
-    The block is taken out of use. Compute the rows of the lost pages again.
+    Close the prefix or put, and compute the rows of the lost pages again.
     """
 
     CODE = 13

@@ -37,7 +37,7 @@ class PoolInfo:
         recovered: the last owner died without closing the pool.
         rebooted: the last owner ran before a reboot; only pages with a data checksum that
             still verifies were kept.
-        dead_blocks: 2 MiB blocks whose memory has failed since the pool was opened.
+        dead_blocks: 2 MiB blocks that are dead, lost or out of use.
     """
 
     uuid: bytes

@@ -123,8 +123,8 @@ int sac_prefix_view(const sac_prefix *prefix, uint64_t page, uint32_t plane, uin
         p.viewed(page, at.part);
         *bytes = at.layer_stride;
         *rows = base + offset;
-        p.ns().backing().data().check_alive(
-            static_cast<std::uint64_t>(base + offset - p.ns().backing().data().data()), *bytes);
+        const sac::Mapping &data = p.view().data();
+        data.check_alive(static_cast<std::uint64_t>(base + offset - data.data()), *bytes);
     });
 }
 

@@ -54,6 +54,13 @@ int sac_server_remove_pool(sac_server *server, const char *name) {
     });
 }
 
+int sac_server_lose_pool(sac_server *server, const char *name) {
+    return with(server, [&](sac::Server &s) {
+        need(name, "name");
+        s.service().lose_pool(name);
+    });
+}
+
 int sac_server_serve(sac_server *server) {
     return with(server, [](sac::Server &s) { s.serve(); });
 }

@@ -147,15 +147,16 @@ bool CacheControl::grow(std::uint32_t part) {
 }
 
 void CacheControl::free_slot(std::uint32_t slot, std::uint32_t part) noexcept {
+    if (dead(slot, part))
+        ++dead_slots_;  // never given out again
+    else
+        free_[part].push_back(slot);
+}
+
+bool CacheControl::dead(std::uint32_t slot, std::uint32_t part) const noexcept {
     const FaultGuard &guard = media_.data().guard();
-    if (guard.faults() != 0) {
-        const std::uint64_t at = page_offset(slot, part);
-        if (guard.next_dead(at) < at + geometry_.part_bytes[part]) {
-            ++dead_slots_;  // never given out again
-            return;
-        }
-    }
-    free_[part].push_back(slot);
+    return guard.faults() != 0 &&
+           guard.any_dead(page_offset(slot, part), geometry_.part_bytes[part]);
 }
 
 // Not while a reader who pinned the page before it was forced out may be at it.

@@ -68,8 +68,8 @@ public:
 
     std::uint64_t evict(std::uint64_t count);
     void verify(std::uint64_t &checked, std::uint64_t &dropped);
-    // Takes the pages of dead blocks out of the index, for ever.
-    void drop_dead();
+    // Takes the pages of dead blocks out of the index, for ever; how many.
+    std::uint64_t drop_dead();
 
     void events(std::uint64_t &next, sac_event *out, std::uint64_t &count, std::uint64_t &lost);
     void fill(sac_ns_stats &out) const;
@@ -142,13 +142,17 @@ private:
     void free_slot(std::uint32_t slot, std::uint32_t part) noexcept;
     void free_unread(std::uint32_t slot, std::uint32_t part) noexcept;
     bool pinned(std::uint32_t slot) const noexcept;
+    // Whether the memory of the slot's page is dead.
+    bool dead(std::uint32_t slot, std::uint32_t part) const noexcept;
     void sweep(Clock::time_point now) noexcept;
     void drain() noexcept;
     std::uint64_t evict_part(std::uint32_t part, std::uint64_t count) noexcept;
     std::uint64_t next_generation() noexcept;
     bool try_evict(std::uint32_t slot, std::uint32_t part) noexcept;
     // Takes a committed part out of everything but its pins; the slot is freed by the caller.
-    void take_out(std::uint32_t slot, std::uint32_t part, std::uint64_t generation) noexcept;
+    // lost: with its memory.
+    void take_out(std::uint32_t slot, std::uint32_t part, std::uint64_t generation,
+                  bool lost = false) noexcept;
     void link_parent(std::uint32_t slot, const Key &parent) noexcept;
     void evict_tail(std::uint32_t body) noexcept;
     std::vector<bool> parents(const std::vector<std::uint32_t> &victims) const;

@@ -87,14 +87,16 @@ std::uint64_t CacheControl::next_generation() noexcept {
     }
 }
 
-void CacheControl::take_out(std::uint32_t slot, std::uint32_t part,
-                            std::uint64_t generation) noexcept {
-    const fmt::PageHeader *const h = header(slot);
+void CacheControl::take_out(std::uint32_t slot, std::uint32_t part, std::uint64_t generation,
+                            bool lost) noexcept {
+    const Key key = index_->key(slot);  // the header's memory may be dead as well
+    std::uint8_t bytes[SAC_KEY_BYTES];
+    std::memcpy(bytes, key.w, sizeof bytes);
     event(SAC_EVENT_REMOVED, slot, part,
           index_->record(slot).word.load(std::memory_order_relaxed) & Record::kGeneration,
-          h->key, h->parent);
+          bytes, header(slot)->parent);
     const std::uint64_t tail = part == kTailPart ? Record::kTailBit : 0;
-    index_->remove(slot, Record::kAbsent | tail | generation);
+    index_->remove(slot, (lost ? Record::kLost : Record::kAbsent) | tail | generation);
     SAC_STOP("evict.raised");
     clear_header(slot, generation);
     Record &r = index_->record(slot);
@@ -146,7 +148,7 @@ void CacheControl::force_out(const std::vector<std::uint32_t> &victims) {
         if (generation == 0)  // its own is as good: absent, it is nobody's
             generation =
                 index_->record(slot).word.load(std::memory_order_relaxed) & Record::kGeneration;
-        take_out(slot, part, generation);
+        take_out(slot, part, generation, dead(slot, part));
         index_->count_forced();
         free_unread(slot, part);
     }
@@ -204,31 +206,34 @@ std::uint64_t CacheControl::evict(std::uint64_t count) {
     return n;
 }
 
-void CacheControl::drop_dead() {
+std::uint64_t CacheControl::drop_dead() {
     const std::lock_guard lock(mutex_);
-    const FaultGuard &guard = media_.data().guard();
-    const std::uint64_t faults = guard.faults();
+    const std::uint64_t faults = media_.data().guard().faults();
     if (retired_ || faults == faults_seen_)
-        return;
+        return 0;
     std::vector<std::uint32_t> victims;
     each_slot([&](std::uint32_t slot, std::uint32_t part) {
-        const std::uint64_t at = page_offset(slot, part);
-        if (committed(slot, part) && guard.next_dead(at) < at + geometry_.part_bytes[part])
+        if (committed(slot, part) && dead(slot, part))
             victims.push_back(slot);
     });
     force_out(victims);
+    // Nobody is to be given what was free.
+    for (const std::uint32_t part : {kBodyPart, kTailPart})
+        dead_slots_ +=
+            std::erase_if(free_[part], [&](std::uint32_t slot) { return dead(slot, part); });
     faults_seen_ = faults;
+    return victims.size();
 }
 
 bool CacheControl::good(std::uint32_t slot, std::uint32_t part) const {
     const fmt::PageHeader *const h = header(slot);
     const std::uint64_t word = index_->record(slot).word.load(std::memory_order_relaxed);
-    const std::uint64_t at = page_offset(slot, part);
     return header_valid(h, slot, part) && h->generation == (word & Record::kGeneration) &&
            std::memcmp(h->key, index_->key(slot).w, sizeof h->key) == 0 &&
            (!(h->flags & fmt::kHasDataCrc) ||
-            geometry_.crc(part, media_.data().data() + at) == h->data_crc) &&
-           media_.data().guard().next_dead(at) >= at + geometry_.part_bytes[part];
+            geometry_.crc(part, media_.data().data() + page_offset(slot, part)) ==
+                h->data_crc) &&
+           !dead(slot, part);
 }
 
 // Those that are still what was found to be bad.
@@ -267,6 +272,7 @@ void CacheControl::verify(std::uint64_t &checked, std::uint64_t &dropped) {
                                  index_->record(slot).word.load(std::memory_order_relaxed) &
                                      Record::kGeneration);
         }
+        media_.check_writable();  // headers that are dead say nothing about pages
         if (bad.size() >= kAtOnce || (chunk + 1 == chunk_part_.size() && !bad.empty())) {
             dropped += drop_bad(bad);
             bad.clear();

@@ -13,6 +13,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <cstdint>
 #include <mutex>
 
 #include "error.hpp"
@@ -28,6 +29,49 @@ struct FaultGuard::Range {
     std::uint64_t epoch = 0;
     std::atomic<std::uint64_t> faults{0};
     std::unique_ptr<std::atomic<std::uint64_t>[]> dead;  // one bit a block
+    struct Unit {
+        std::uint64_t begin, end, bytes;
+    };
+    std::array<Unit, 64> units{};
+    std::atomic<std::size_t> unit_count{0};
+
+    // The bits come before whatever the caller does to the memory. Returns how many are new.
+    std::uint64_t set_dead(std::uint64_t first, std::uint64_t count) noexcept {
+        std::uint64_t fresh = 0;
+        for (std::uint64_t at = first; at < first + count;) {
+            const std::uint64_t n = std::min<std::uint64_t>(first + count - at, 64 - at % 64);
+            const std::uint64_t bits =
+                (n == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1) << (at % 64);
+            const std::uint64_t had = dead[at / 64].fetch_or(bits);
+            fresh += static_cast<std::uint64_t>(std::popcount(bits & ~had));
+            at += n;
+        }
+        if (fresh != 0) {
+            faults.fetch_add(fresh);
+        }
+        return fresh;
+    }
+    // What has to be replaced at once with the block of this offset.
+    Unit unit_of(std::uint64_t offset) const noexcept {
+        Unit own{offset / kBlockBytes * kBlockBytes, 0, kBlockBytes};
+        const std::size_t n = unit_count.load(std::memory_order_acquire);
+        for (std::size_t i = 0; i < n; ++i) {
+            if (offset >= units[i].begin && offset < units[i].end) {
+                own.bytes = units[i].bytes;
+                own.begin = offset - (offset - units[i].begin) % own.bytes;
+            }
+        }
+        own.end = own.begin + own.bytes;
+        return own;
+    }
+    // The bare system call: libc's mmap() is not promised to be async-signal-safe, and a
+    // sanitizer's would count as a write to the memory.
+    bool map_zeros(std::uint64_t offset, std::uint64_t length) const noexcept {
+        const long at = static_cast<long>(base + offset);
+        return syscall(SYS_mmap, at, std::min<std::uint64_t>(length, bytes - offset),
+                       PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0L) == at;
+    }
 };
 
 namespace {
@@ -76,19 +120,12 @@ FaultGuard::Range *find(std::uintptr_t address) noexcept {
 
 // Marks the block first and maps the zeros then: a thread that reads zeros there without
 // a fault of its own already finds faults() raised.
-bool bury(FaultGuard::Range &range, std::uintptr_t address) noexcept {
-    const std::size_t block = (address - range.base) / kBlockBytes;
-    const std::uint64_t bit = std::uint64_t{1} << (block % 64);
-    if ((range.dead[block / 64].fetch_or(bit) & bit) == 0) {
-        range.faults.fetch_add(1);
-    }
-    const std::size_t start = block * kBlockBytes;
-    // The bare system call: libc's mmap() is not promised to be async-signal-safe, and a
-    // sanitizer's would count as a write to the block.
-    const long at = static_cast<long>(range.base + start);
-    return syscall(SYS_mmap, at, std::min(kBlockBytes, range.bytes - start),
-                   PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0L) == at;
+bool replace(FaultGuard::Range &range, std::uintptr_t address) noexcept {
+    const FaultGuard::Range::Unit unit = range.unit_of(address - range.base);
+    range.set_dead(unit.begin / kBlockBytes,
+                   std::min<std::uint64_t>(unit.bytes / kBlockBytes,
+                                           range.blocks - unit.begin / kBlockBytes));
+    return range.map_zeros(unit.begin, unit.bytes);
 }
 
 void pass_on(int number, siginfo_t *info, void *context) noexcept {
@@ -123,7 +160,7 @@ void on_sigbus(int number, siginfo_t *info, void *context) {
         code == BUS_MCEERR_AO) {
         range = find(reinterpret_cast<std::uintptr_t>(info->si_addr));
     }
-    if (range == nullptr || !bury(*range, reinterpret_cast<std::uintptr_t>(info->si_addr))) {
+    if (range == nullptr || !replace(*range, reinterpret_cast<std::uintptr_t>(info->si_addr))) {
         pass_on(number, info, context);
     }
     errno = before;
@@ -234,6 +271,39 @@ std::uint64_t FaultGuard::next_dead(std::uint64_t offset) const noexcept {
         block = (block / 64 + 1) * 64;
     }
     return UINT64_MAX;
+}
+
+bool FaultGuard::any_dead(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    for (std::uint64_t at = offset / kBlockBytes * kBlockBytes; at < offset + bytes;
+         at += kBlockBytes) {
+        if (dead(at)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void FaultGuard::set_unit(std::uint64_t offset, std::uint64_t bytes,
+                          std::uint64_t unit) noexcept {
+    const std::size_t n = range_->unit_count.load(std::memory_order_relaxed);
+    if (n == range_->units.size()) {
+        return;
+    }
+    range_->units[n] = {offset, offset + bytes, unit};
+    range_->unit_count.store(n + 1, std::memory_order_release);
+}
+
+std::uint64_t FaultGuard::mark(std::uint64_t offset, std::uint64_t bytes) noexcept {
+    const std::uint64_t first = offset / kBlockBytes;
+    const std::uint64_t end =
+        std::min<std::uint64_t>(range_->blocks, (offset + bytes - 1) / kBlockBytes + 1);
+    return bytes == 0 || first >= end ? 0 : range_->set_dead(first, end - first);
+}
+
+std::uint64_t FaultGuard::bury(std::uint64_t offset, std::uint64_t bytes) noexcept {
+    const std::uint64_t fresh = mark(offset, bytes);
+    (void)range_->map_zeros(offset, bytes);  // else each touch does it
+    return fresh;
 }
 
 }  // namespace sac

@@ -39,6 +39,19 @@ public:
     bool dead(std::uint64_t offset) const noexcept;
     // The first dead block at or after offset: its start, or UINT64_MAX.
     std::uint64_t next_dead(std::uint64_t offset) const noexcept;
+    // Whether a block of [offset, offset + bytes) is dead. Looks no further than that.
+    bool any_dead(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+
+    // In [offset, offset + bytes) memory can be replaced so many bytes at once only, counted
+    // from there: a power of two times kBlockBytes, and whole ones. Before it is touched; at
+    // most 64 times, one call at a time.
+    void set_unit(std::uint64_t offset, std::uint64_t bytes, std::uint64_t unit) noexcept;
+    // The blocks are dead from now on, though nobody has touched them; what is mapped there
+    // stays. Returns how many were not dead before.
+    std::uint64_t mark(std::uint64_t offset, std::uint64_t bytes) noexcept;
+    // As mark(), and zeros take their place, in one step for all. Whole units; offset: where a
+    // page begins.
+    std::uint64_t bury(std::uint64_t offset, std::uint64_t bytes) noexcept;
 
     struct Range;  // in fault.cpp
 

@@ -15,7 +15,8 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 namespace sac::fmt {
 
 constexpr std::uint32_t kMajor = 1;
-constexpr std::uint32_t kMinor = 1;
+constexpr std::uint32_t kMinor = 2;           // of the pool
+constexpr std::uint32_t kNamespaceMinor = 1;  // of a namespace
 constexpr char kPoolMagic[8] = {'S', 'A', 'C', 'P', 'O', 'O', 'L', 0};
 constexpr char kNamespaceMagic[8] = {'S', 'A', 'C', 'N', 'A', 'M', 'E', 0};
 
@@ -73,11 +74,14 @@ enum Role : std::uint32_t {
     kTail = 6,       // a chunk of page tails (data extent)
     kRoles = 7,
 };
+// Beside the role (free, body or tail): the slab's memory is bad, and is never given out again.
+constexpr std::uint32_t kBad = 8;
 
 struct Slab {
     std::uint32_t owner = 0;  // namespace id
     std::uint32_t role = kFree;
     std::uint64_t position = 0;
+    bool bad = false;
 };
 
 inline std::uint64_t slab_checksum(const std::uint8_t pool[16], std::uint32_t extent,
@@ -93,8 +97,9 @@ inline std::uint64_t slab_checksum(const std::uint8_t pool[16], std::uint32_t ex
 // extent: position of a data extent, or UINT32_MAX for the metadata extent.
 inline std::uint64_t encode_slab(const std::uint8_t pool[16], std::uint32_t extent,
                                  std::uint64_t index, const Slab &s) noexcept {
+    const std::uint32_t role = s.role | (s.bad ? kBad : 0);
     const std::uint64_t payload =
-        std::uint64_t{s.owner} | std::uint64_t{s.role} << 16 | s.position << 20;
+        std::uint64_t{s.owner} | std::uint64_t{role} << 16 | s.position << 20;
     if (payload == 0)
         return 0;
     return slab_checksum(pool, extent, index, payload) | payload << 16;
@@ -105,11 +110,13 @@ inline bool decode_slab(const std::uint8_t pool[16], std::uint32_t extent, std::
                         std::uint64_t entry, Slab &out) noexcept {
     const std::uint64_t payload = entry >> 16;
     out.owner = static_cast<std::uint32_t>(payload & 0xffff);
-    out.role = static_cast<std::uint32_t>(payload >> 16 & 0xf);
+    out.role = static_cast<std::uint32_t>(payload >> 16 & 0x7);
+    out.bad = payload >> 16 & kBad;
     out.position = payload >> 20;
     if (entry == 0)
         return true;
-    if (out.role >= kRoles || payload == 0)
+    if (out.role >= kRoles || payload == 0 ||
+        (out.bad && out.role != kFree && out.role != kBody && out.role != kTail))
         return false;
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
     return slab_checksum(pool, extent, index, payload) == (entry & 0xffff);

@@ -106,17 +106,20 @@ GatherJob resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number
 }
 
 // The first request that read dead memory, or reqs.size().
-std::uint64_t find_dead(const Mapping &data, std::span<const GatherJob> jobs,
-                        std::uint64_t &offset) {
-    for (std::uint64_t n = 0; n < jobs.size(); ++n)
+std::uint64_t find_dead(std::span<const GatherJob> jobs, std::uint64_t &offset) {
+    for (std::uint64_t n = 0; n < jobs.size(); ++n) {
+        const Mapping &data = jobs[n].req->prefix->it->view().data();
+        if (data.guard().faults() == 0)
+            continue;
         for (std::uint64_t i = 0; i < jobs[n].req->count; ++i) {
             const std::uint8_t *const p = jobs[n].source(jobs[n].row(i));
             if (!p)
                 continue;
             offset = static_cast<std::uint64_t>(p - data.data());
-            if (data.guard().next_dead(offset) < offset + jobs[n].row_bytes)
+            if (data.guard().any_dead(offset, jobs[n].row_bytes))
                 return n;
         }
+    }
     return jobs.size();
 }
 
@@ -160,7 +163,6 @@ void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t f
     for (const Prefix *p : prefixes)
         p->check_current();
 
-    const Mapping &data = ns.backing().data();
     const unsigned n = copy_threads(threads, bytes);
     const bool stream = flags & SAC_GATHER_STREAM;
     copy_jobs(jobs, rows, n, stream);
@@ -171,13 +173,16 @@ void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t f
     counters.bytes_gathered.fetch_add(copied, std::memory_order_relaxed);
     table.latency(PinTable::kGather).add(begin);
 
-    if (data.guard().faults() != 0) {
+    bool faults = false;
+    for (const Prefix *p : prefixes)
+        faults |= p->view().data().guard().faults() != 0;
+    if (faults) {
         std::uint64_t offset = 0;
-        failed = find_dead(data, jobs, offset);
+        failed = find_dead(jobs, offset);
         if (failed != jobs.size()) {
             ns.authority().drop_dead();
             const GatherJob &j = jobs[failed];
-            data.check_alive(offset, j.row_bytes);
+            j.req->prefix->it->view().data().check_alive(offset, j.row_bytes);
         }
     }
     // Checked again behind the copy: what was forced out meanwhile may be anything.

@@ -27,6 +27,9 @@ struct alignas(64) Record {
     static constexpr std::uint64_t kAbsent = std::uint64_t{1} << 62;  // not committed
     static constexpr std::uint64_t kTailBit = std::uint64_t{1} << 61;
     static constexpr std::uint64_t kGeneration = kTailBit - 1;
+    // Both: the page left because its memory is dead. Nobody gets the slot again.
+    static constexpr std::uint64_t kLost = kMark | kAbsent;
+    static constexpr bool lost(std::uint64_t w) noexcept { return (w & kLost) == kLost; }
 
     std::atomic<std::uint64_t> word;  // generation and the three bits above
     std::atomic<std::uint64_t> key[4];
@@ -84,6 +87,10 @@ public:
     void insert(std::uint32_t slot, const Key &key, std::uint64_t word) noexcept;
     // Takes the slot out; word is what its record holds from now on.
     void remove(std::uint32_t slot, std::uint64_t word) noexcept;
+    // A slot that holds nothing, and whose memory is dead.
+    void set_lost(std::uint32_t slot) noexcept {
+        records_[slot].word.store(Record::kLost, std::memory_order_seq_cst);
+    }
     void prefetch(const Key &key, std::uint32_t part) const noexcept;
     Key key(std::uint32_t slot) const noexcept;
 

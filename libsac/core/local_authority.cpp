@@ -26,7 +26,7 @@ std::shared_ptr<View> LocalAuthority::view() {
     control_.attach(pins);
     // The table counts as long as somebody holds the view. At the pool's end nobody counts.
     CacheControl *const control = &control_;
-    view_ = std::shared_ptr<View>(new View(std::move(index), std::move(pins)),
+    view_ = std::shared_ptr<View>(new View(std::move(index), std::move(pins), backing_.data()),
                                   [control, backing = &backing_](View *v) {
                                       if (!backing->forked() && v->revoked())
                                           control->detach(v->pins());

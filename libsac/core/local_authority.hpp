@@ -26,7 +26,7 @@ public:
     void verify(std::uint64_t &checked, std::uint64_t &dropped) override {
         control_.verify(checked, dropped);
     }
-    void drop_dead() override { control_.drop_dead(); }
+    void drop_dead() override { (void)control_.drop_dead(); }
     void events(std::uint64_t &next, sac_event *out, std::uint64_t &count,
                 std::uint64_t &lost) override {
         control_.events(next, out, count, lost);

@@ -21,6 +21,11 @@ struct Extent {
     std::string name;          // path, for messages
     bool locked = false;       // flock is held on fd; given up when it is unmapped
     std::uint64_t offset = 0;  // in the address range; set by Mapping
+    std::uint64_t align = 0;   // of a DAX device: what it can be mapped and lost by; a file: 0
+    bool dirty = false;        // a new one may hold an earlier owner's bytes
+    std::uint32_t weight = 1;  // how much of what is placed it gets
+
+    bool device() const noexcept { return align != 0; }
 };
 
 // Not unmapped in a forked child, where the range never existed (MADV_DONTFORK).
@@ -38,6 +43,14 @@ public:
         return {extents_.data(), count_.load(std::memory_order_acquire)};
     }
     const FaultGuard &guard() const noexcept { return *guard_; }
+    // The blocks are out of use, though their memory may answer.
+    std::uint64_t mark_dead(std::uint64_t offset, std::uint64_t bytes) noexcept {
+        return guard_->mark(offset, bytes);
+    }
+    // The memory of an extent has gone: zeros take its place, and none of it is touched.
+    std::uint64_t lose(const Extent &extent) noexcept {
+        return guard_->bury(extent.offset, extent.bytes);
+    }
 
     // Maps one more extent behind the others, where addresses were kept free for it. No other
     // append may run meanwhile; everything else may. Throws Error: SAC_E_ARG (too many),
@@ -56,8 +69,9 @@ public:
     // Where there is room to spare: has the kernel put huge pages behind the range, whole ones
     // of one extent, whatever the tmpfs gives by itself. False: the kernel cannot.
     bool make_huge(std::uint64_t offset, std::uint64_t bytes) const noexcept;
-    // Makes a range that nobody uses a hole again, where the file can do it.
-    void discard(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+    // Makes a range that nobody uses a hole again, all zeros. False: the file cannot do it, or
+    // is none.
+    bool discard(std::uint64_t offset, std::uint64_t bytes) const noexcept;
     // Bytes of the kernel's pages behind the range: 2 MiB or more only where at least nine
     // tenths of what is resident has them.
     std::uint64_t page_size_obtained() const;
@@ -65,9 +79,14 @@ public:
     const Extent &locate(std::uint64_t offset, std::uint64_t &within) const;
     // SAC_E_MEDIA if any block of [offset, offset + bytes) is dead.
     void check_alive(std::uint64_t offset, std::uint64_t bytes) const;
+    // That error, for the memory at an offset of the range.
+    [[noreturn]] void throw_dead(std::uint64_t offset) const;
 
 private:
     void map(const Extent &extent) const;
+    // Devices can be replaced by whole units only.
+    void watch(const Extent &extent) noexcept;
+    std::uint64_t place(const Extent &extent, std::uint64_t end) const noexcept;
 
     std::vector<Extent> extents_;  // with room for all that may come: never moved
     std::atomic<std::size_t> count_{0};
@@ -75,7 +94,7 @@ private:
     std::uint8_t *base_ = nullptr;
     std::uint8_t *reserved_ = nullptr;
     std::atomic<std::uint64_t> bytes_{0};
-    std::uint64_t reserved_bytes_ = 0;
+    std::uint64_t reserved_bytes_ = 0, align_ = 0;  // align_: of base_
     std::uint64_t epoch_;
     std::unique_ptr<FaultGuard> guard_;
 };

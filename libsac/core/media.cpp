@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "error.hpp"
+#include "scrub.hpp"
 #include "stop.hpp"
 #include "superblock.hpp"
 
@@ -32,6 +33,34 @@ std::uint64_t Media::meta_bytes_needed(std::uint64_t data_bytes, std::uint32_t e
     return (1 + tables + 2) * fmt::kMetaSlab;
 }
 
+namespace {
+
+// Not one byte of an earlier owner stays where the pool's own structures will lie.
+void clear_system(const Mapping &meta, const Mapping &data) {
+    const Extent &m = meta.extents().front();
+    if (m.dirty) {
+        // The superblocks first: nobody is to take what is half cleared for a pool.
+        std::memset(meta.data(), 0, 2 * sizeof(fmt::Superblock));
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        SAC_STOP("clear.begun");
+        if (!meta.discard(0, m.bytes))
+            zero_all(meta.data(), m.bytes);
+    }
+    for (const Extent &e : data.extents())
+        if (e.dirty)
+            zero_all(data.data() + e.offset, fmt::kMetaSlab);
+    SAC_STOP("clear.end");
+}
+
+// A data extent's table: the slab of its superblock is taken, the others are free.
+void fill_table(SlabTable &table, bool dirty) {
+    for (std::uint64_t i = 1; dirty && i < table.count(); ++i)
+        table.set(i, {0, fmt::kDirty, 0});
+    table.set(0, {0, fmt::kSystem, 0});
+}
+
+}  // namespace
+
 void Media::create(Mapping &meta, Mapping &data) {
     fmt::Superblock sb{};
     std::memcpy(sb.magic, fmt::kPoolMagic, sizeof sb.magic);
@@ -42,16 +71,7 @@ void Media::create(Mapping &meta, Mapping &data) {
     sb.flags = fmt::kClean;
     sb.generation_limit = 1;
     sb.extent_count = static_cast<std::uint32_t>(data.extents().size());
-
-    for (const Extent &e : data.extents())
-        allocate(data, e.offset, fmt::kMetaSlab, e.name);
-    for (std::uint32_t i = 0; i < sb.extent_count; ++i) {
-        const Extent &e = data.extents()[i];
-        fmt::Superblock own = sb;
-        own.kind = fmt::kData, own.position = i;
-        own.bytes = e.bytes, own.slab_bytes = fmt::kDataSlab;
-        write_superblock(data.data() + e.offset, own);
-    }
+    const fmt::Superblock common = sb;
 
     const Extent &m = meta.extents().front();
     sb.kind = fmt::kMetadata, sb.bytes = m.bytes, sb.slab_bytes = fmt::kMetaSlab;
@@ -71,7 +91,18 @@ void Media::create(Mapping &meta, Mapping &data) {
                     format("metadata of %" PRIu64
                            " bytes is too small: the tables alone need %" PRIu64,
                            m.bytes, at * fmt::kMetaSlab));
+    clear_system(meta, data);
+    for (const Extent &e : data.extents())
+        allocate(data, e.offset, fmt::kMetaSlab, e.name);
     allocate(meta, 0, at * fmt::kMetaSlab, m.name);
+    for (std::uint32_t i = 0; i < sb.extent_count; ++i) {
+        const Extent &e = data.extents()[i];
+        fmt::Superblock own = common;
+        own.kind = fmt::kData, own.position = i;
+        own.bytes = e.bytes, own.slab_bytes = fmt::kDataSlab;
+        write_superblock(data.data() + e.offset, own);
+        data.check_alive(e.offset, fmt::kMetaSlab);
+    }
     SlabTable meta_table(reinterpret_cast<std::uint64_t *>(meta.data() + sb.meta_table_offset),
                          sb.meta_slabs, sb.pool, SlabTable::kMetaExtent, m.name);
     for (std::uint64_t i = 0; i < at; ++i)
@@ -79,8 +110,9 @@ void Media::create(Mapping &meta, Mapping &data) {
     for (std::uint32_t i = 0; i < sb.extent_count; ++i) {
         SlabTable t(reinterpret_cast<std::uint64_t *>(meta.data() + sb.extents[i].table_offset),
                     sb.extents[i].slab_count, sb.pool, i, data.extents()[i].name);
-        t.set(0, {0, fmt::kSystem, 0});
+        fill_table(t, data.extents()[i].dirty);
     }
+    meta.check_alive(0, m.bytes);
     SAC_STOP("format.tables");
     write_superblock(meta.data(), sb);  // last: from here on the pool exists
 }
@@ -160,11 +192,13 @@ std::uint64_t Media::assign_chunk(std::uint32_t owner, std::uint32_t role,
     std::vector<std::uint32_t> order(tables_.size());
     for (std::uint32_t i = 0; i < order.size(); ++i)
         order[i] = i;
-    const auto share = [&](std::uint32_t i) {
-        return static_cast<double>(tables_[i].free()) / static_cast<double>(tables_[i].count());
+    // How far it is filled, for its weight.
+    const auto filled = [&](std::uint32_t i) {
+        return static_cast<double>(tables_[i].count() - tables_[i].free()) /
+               (static_cast<double>(tables_[i].count()) * weights_[i]);
     };
     std::stable_sort(order.begin(), order.end(),
-                     [&](std::uint32_t a, std::uint32_t b) { return share(a) > share(b); });
+                     [&](std::uint32_t a, std::uint32_t b) { return filled(a) < filled(b); });
     file_system_full_ = false;
     for (const std::uint32_t e : order) {
         SlabTable &t = tables_[e];
@@ -175,7 +209,7 @@ std::uint64_t Media::assign_chunk(std::uint32_t owner, std::uint32_t role,
         const std::uint64_t at = data_->extents()[e].offset + first * fmt::kDataSlab;
         huge_->prepare(e, t.count(), first, n);
         if (!data_->allocate(at, n * fmt::kDataSlab)) {
-            data_->discard(at, n * fmt::kDataSlab);
+            (void)data_->discard(at, n * fmt::kDataSlab);
             file_system_full_ = true;
             continue;
         }
@@ -183,7 +217,7 @@ std::uint64_t Media::assign_chunk(std::uint32_t owner, std::uint32_t role,
         for (std::uint64_t i = 0; i < n; ++i) {
             // Another owner's bytes are gone before the slab has a new owner.
             if (t.get(first + i).role == fmt::kDirty) {
-                std::memset(data_->data() + at + i * fmt::kDataSlab, 0, fmt::kDataSlab);
+                stream_zeros(data_->data() + at + i * fmt::kDataSlab, fmt::kDataSlab);
                 SAC_STOP("slab.scrubbed");
             }
             t.set(first + i, {owner, role, position});
@@ -223,12 +257,27 @@ std::vector<std::uint64_t> Media::extent_slabs() const {
     return out;
 }
 
-std::vector<std::uint64_t> Media::extent_free() const {
+std::vector<Media::State> Media::states() const {
     const std::lock_guard lock(mutex_);
-    std::vector<std::uint64_t> out;
-    for (const SlabTable &t : tables_)
-        out.push_back(t.free());
+    std::vector<State> out;
+    for (std::size_t i = 0; i < tables_.size(); ++i) {
+        const SlabTable &t = tables_[i];
+        out.push_back({t.count(), t.free(), t.bad(), weights_[i], t.lost()});
+    }
     return out;
+}
+
+void Media::set_weights(std::span<const std::uint32_t> weights) {
+    const std::lock_guard lock(mutex_);
+    if (weights.size() != tables_.size() ||
+        std::any_of(weights.begin(), weights.end(),
+                    [](std::uint32_t w) { return w == 0 || w > UINT16_MAX; }))
+        throw Error(
+            SAC_E_ARG, "weights",
+            format("%zu weights; the pool has %zu data extents, and each has one from 1 "
+                   "to 65535",
+                   weights.size(), tables_.size()));
+    weights_.assign(weights.begin(), weights.end());
 }
 
 std::uint64_t Media::free_meta_bytes() const {
@@ -273,6 +322,8 @@ void Media::extend(Extent extent, const std::function<void()> &mapped) {
     const std::uint64_t table = first * fmt::kMetaSlab;
     allocate(*meta_, table, slabs * fmt::kMetaSlab, meta_->extents().front().name);
     allocate(*data_, e.offset, fmt::kMetaSlab, name);
+    if (e.dirty)  // of another pool, it may have a superblock that seems to be the newer one
+        stream_zeros(data_->data() + e.offset, fmt::kMetaSlab);
     std::memset(meta_->data() + table, 0, slabs * fmt::kMetaSlab);
     fmt::Superblock own{};
     std::memcpy(own.magic, fmt::kPoolMagic, sizeof own.magic);
@@ -283,7 +334,7 @@ void Media::extend(Extent extent, const std::function<void()> &mapped) {
     write_superblock(data_->data() + e.offset, own);
     SlabTable t(reinterpret_cast<std::uint64_t *>(meta_->data() + table), count, super_.pool,
                 position, name);
-    t.set(0, {0, fmt::kSystem, 0});
+    fill_table(t, e.dirty);
     for (std::uint64_t i = 0; i < slabs; ++i)
         meta_slabs_->set(first + i, {0, fmt::kSystem, first + i});
     check_writable();
@@ -295,6 +346,7 @@ void Media::extend(Extent extent, const std::function<void()> &mapped) {
     mapped();
     lock.lock();
     tables_.push_back(std::move(t));
+    weights_.push_back(e.weight);
 }
 
 void Media::store_superblock() {
@@ -320,6 +372,7 @@ void Media::take(bool shared) {
     const std::lock_guard lock(mutex_);
     check_writable();
     set_served(shared);
+    super_.minor = std::max(super_.minor, fmt::kMinor);
     // Of an extension that was cut off before its superblock: no table of ours.
     for (const std::uint64_t slab : orphans_)
         meta_slabs_->set(slab, {});
@@ -358,7 +411,7 @@ void Media::check_writable() const {
     const std::uint64_t at = meta_->guard().next_dead(0);
     throw Error(SAC_E_MEDIA, name,
                 format("metadata of the pool at offset %" PRIu64
-                       " of %s is dead (SIGBUS): the device or file behind it has gone or is "
+                       " of %s is dead: the device or file behind it has gone or is "
                        "damaged. The pool cannot be changed any more: close it, and open it "
                        "again or create it anew.",
                        at, name.c_str()),

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,9 +41,10 @@ struct Owned {
 
 class Media final : public Backing {
 public:
-    // Writes superblocks and empty slab tables over extents whose bytes are zero. meta and
-    // every data extent must be large enough: meta_bytes_needed(). Throws Error: SAC_E_ARG,
-    // SAC_E_NO_SPACE (the file system is full), SAC_E_MEDIA.
+    // Writes superblocks and empty slab tables over extents whose bytes are zero, or which are
+    // dirty: then whatever pool was there has gone with the first store, and no byte of the
+    // metadata stays. meta and every data extent must be large enough: meta_bytes_needed().
+    // Throws Error: SAC_E_ARG, SAC_E_NO_SPACE (the file system is full), SAC_E_MEDIA.
     static void create(Mapping &meta, Mapping &data);
     static std::uint64_t meta_bytes_needed(std::uint64_t data_bytes, std::uint32_t extents);
 
@@ -82,8 +84,8 @@ public:
     void release_meta(std::uint64_t slab);  // throws as check_writable()
 
     // n consecutive slabs for a chunk, scrubbed where they had another owner; the offset in
-    // the data range, or UINT64_MAX as above. Extents are taken in turn, by the share they
-    // have free. Throws as check_writable().
+    // the data range, or UINT64_MAX as above. Extents are taken in turn, so that each is filled
+    // by its weight times its size. Throws as check_writable().
     std::uint64_t assign_chunk(std::uint32_t owner, std::uint32_t role, std::uint64_t position,
                                std::uint64_t n);
     void release(const Run &run);  // throws as check_writable()
@@ -95,14 +97,36 @@ public:
     std::uint64_t free_bytes() const;
     std::uint64_t slab_count() const;                 // of all data extents, superblocks' aside
     std::vector<std::uint64_t> extent_slabs() const;  // of each data extent, all of them
-    std::vector<std::uint64_t> extent_free() const;   // of each data extent, free slabs
+    struct State {
+        std::uint64_t slabs, free, bad;
+        std::uint32_t weight;
+        bool lost;
+    };
+    std::vector<State> states() const;  // of each data extent
     std::uint64_t free_meta_bytes() const;
 
-    // One more data extent, at the end; its bytes are zeros. Complete with the last store, of
-    // the superblock: cut off before, nothing has changed. Throws Error: SAC_E_ARG,
-    // SAC_E_NO_SPACE, as check_writable().
-    // mapped is called when the extent is mapped, before anything in it is given out.
+    // One more data extent, at the end; its bytes are zeros, or it is dirty. Complete with the
+    // last store, of the superblock: cut off before, nothing has changed. Throws Error:
+    // SAC_E_ARG, SAC_E_NO_SPACE, as check_writable(). mapped is called when the extent is
+    // mapped, before anything in it is given out.
     void extend(Extent extent, const std::function<void()> &mapped);
+
+    // Of all data extents, one each. Throws Error(SAC_E_ARG).
+    void set_weights(std::span<const std::uint32_t> weights);
+
+    // ---- memory that is bad (bad_memory.cpp). Pages are the caller's to take out.
+    static constexpr std::uint32_t kMetadata = UINT32_MAX;  // for the number of an extent
+    // Blocks of 2 MiB that touch the range are out of use, on memory too: they are dead to this
+    // process, and no slab of theirs is given out again. Used metadata cannot be spared: then
+    // all of the metadata counts as dead. Throws Error: SAC_E_ARG, SAC_E_RANGE.
+    void quarantine(std::uint32_t extent, std::uint64_t offset, std::uint64_t bytes);
+    // The extent's device has gone, and its memory with it; the next owner may find it again.
+    // Throws Error(SAC_E_ARG).
+    void lose(std::uint32_t extent);
+    // Slabs of the data that are bad and nobody's: extent and number.
+    std::vector<std::pair<std::uint32_t, std::uint64_t>> out_of_use() const;
+    // SAC_E_MEDIA where all data extents are lost.
+    void check_room() const;
 
     // shared: clients have it mapped still.
     void close_clean(bool shared);
@@ -121,6 +145,8 @@ private:
     void set_served(bool served) noexcept;
     void load();  // in scan.cpp
     void check_system_slabs();
+    void mark_bad() noexcept;
+    void quarantine_meta(std::uint64_t offset, std::uint64_t bytes);
     void allocate_owned() const;
     void unlock() noexcept;
 
@@ -129,6 +155,7 @@ private:
     fmt::Superblock super_{};
     std::unique_ptr<SlabTable> meta_slabs_;
     std::vector<SlabTable> tables_;
+    std::vector<std::uint32_t> weights_;  // as tables_
     std::unique_ptr<HugePages> huge_;
     std::vector<std::uint64_t> orphans_;  // metadata slabs marked as a table's, but of none
     bool recovered_ = false, rebooted_ = false, served_ = false;

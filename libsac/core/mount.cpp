@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dax.hpp"
 #include "error.hpp"
 
 namespace sac {
@@ -67,11 +68,17 @@ struct Mount::Handed {
 Mount::Mount(std::shared_ptr<Connection> connection, std::string pool)
     : connection_(std::move(connection)), pool_(std::move(pool)) {}
 
+// How many extents there is no need to hand over. None, where what is mapped has faulted: the
+// daemon may not know that the memory behind it was another.
+std::size_t Mount::mapped(bool writable) const noexcept {
+    const std::shared_ptr<Backing> &b = backing_[writable ? 1 : 0];
+    return b && b->data().guard().faults() == 0 ? b->data().extents().size() : 0;
+}
+
 Mount::Handed Mount::ask(const std::string &name, const sac_ns_options *options,
                          bool read_only) {
-    const std::shared_ptr<Backing> &mapped = backing_[read_only ? 0 : 1];
-    wire::AttachRequest r =
-        request(pool_, name, options, read_only, mapped ? mapped->data().extents().size() : 0);
+    wire::AttachRequest r = request(pool_, name, options, read_only, mapped(!read_only));
+    r.life = life_[read_only ? 0 : 1];
     wire::Writer w;
     if (options) {
         const Geometry asked(*options->layout);  // throws what is wrong with it
@@ -106,7 +113,9 @@ Mount::Handed Mount::ask(const std::string &name, const sac_ns_options *options,
             refuse("such an index or access is not possible");
         for (const wire::ExtentInfo &e : h.extents)
             if (e.bytes == 0 || e.bytes > kMostBytes || e.bytes % 4096 != 0 ||
-                strnlen(e.name, sizeof e.name) == sizeof e.name)
+                strnlen(e.name, sizeof e.name) == sizeof e.name ||
+                (e.align != 0 && (!dax_align(e.align) || e.bytes % e.align != 0)) ||
+                e.life != h.extents.front().life)
                 refuse("such an extent is not possible");
         h.geometry = check(h.block);
         h.fds = std::move(from.fds);
@@ -118,6 +127,13 @@ Mount::Handed Mount::ask(const std::string &name, const sac_ns_options *options,
 // Whatever of the pool's extents is not mapped yet.
 void Mount::map(Handed &h, bool writable) {
     std::shared_ptr<Backing> &backing = backing_[writable ? 1 : 0];
+    const std::uint32_t life = h.extents.front().life;
+    // Handed over whole, and another one by now. Views that are there keep the old one mapped.
+    if (h.reply.first_fd == 0 && (life != life_[writable ? 1 : 0] || mapped(writable) == 0))
+        backing.reset();
+    const std::shared_ptr<Backing> &other = backing_[writable ? 0 : 1];
+    if (!backing && (!other || life != life_[writable ? 0 : 1]))
+        uuid_ = {};
     const auto replaced = [&] {
         throw Error(SAC_E_CLOSED, pool_,
                     format("the daemon has another pool of the name '%s' now. Connect anew.",
@@ -132,7 +148,7 @@ void Mount::map(Handed &h, bool writable) {
     const auto extent = [&](std::size_t i) {
         Extent e;
         e.fd = std::move(h.fds[2 + i - h.reply.first_fd]);
-        e.bytes = h.extents[i].bytes;
+        e.bytes = h.extents[i].bytes, e.align = h.extents[i].align;
         e.name = h.extents[i].name;
         return e;
     };
@@ -143,6 +159,7 @@ void Mount::map(Handed &h, bool writable) {
         backing =
             std::make_shared<Backing>(std::make_unique<Mapping>(std::move(all), writable));
         std::memcpy(uuid_.data(), h.reply.pool, 16);
+        life_[writable ? 1 : 0] = life;
     } else {
         for (std::size_t i = have; i < h.extents.size(); ++i)
             backing->data().append(extent(i));
@@ -160,9 +177,7 @@ std::shared_ptr<RemoteView> Mount::view(Handed &h, const std::string &name) {
         std::make_shared<PinTable>(std::move(h.fds[1]), h.reply.capacity, "table of " + name);
     const Connection::Owed detach{h.reply.table, h.life, {}};
     return std::make_shared<RemoteView>(
-        std::move(index), std::move(table), h.reply.table,
-        reinterpret_cast<const std::atomic<std::uint64_t> *>(
-            backing_[h.writable() ? 1 : 0]->data().data() + fmt::kServedAt),
+        std::move(index), std::move(table), backing_[h.writable() ? 1 : 0], h.reply.table,
         h.life, [connection = connection_, detach] { connection->owe(detach); });
 }
 

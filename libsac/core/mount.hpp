@@ -30,8 +30,9 @@ public:
         bool writable;
     };
     // options: what a new one is to be, and an old one must be; null: as it is. Maps what was
-    // not mapped yet. Throws Error: what the daemon says, SAC_E_CORRUPT, SAC_E_CLOSED (another
-    // pool has taken the name), SAC_E_SYSTEM.
+    // not mapped yet; all of it, where the pool lost its memory and has come back. Throws
+    // Error: what the daemon says, SAC_E_CORRUPT, SAC_E_CLOSED (another pool has taken the
+    // name), SAC_E_SYSTEM.
     Attached attach(const std::string &name, const sac_ns_options *options, bool read_only);
 
     // Of the pool's namespaces. Throws Error.
@@ -46,6 +47,7 @@ private:
     struct Handed;  // by one reply
 
     Handed ask(const std::string &name, const sac_ns_options *options, bool read_only);
+    std::size_t mapped(bool writable) const noexcept;
     void map(Handed &handed, bool writable);
     std::shared_ptr<RemoteView> view(Handed &handed, const std::string &name);
 
@@ -53,6 +55,7 @@ private:
     const std::string pool_;
     std::mutex mutex_;
     std::array<std::shared_ptr<Backing>, 2> backing_;  // to read; to read and write
+    std::array<std::uint32_t, 2> life_{};              // of the pool, as the daemon counts
     std::array<std::uint8_t, 16> uuid_{};              // of what is mapped
 };
 

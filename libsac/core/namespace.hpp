@@ -29,6 +29,7 @@ public:
 
     const fmt::NamespaceBlock &block() const noexcept { return block_; }
     const Geometry &geometry() const noexcept { return geometry_; }
+    // As it was when the namespace was opened. A view's pages lie where the view says.
     Backing &backing() const noexcept { return *backing_; }
     Authority &authority() const noexcept { return *authority_; }
     std::shared_ptr<View> view() const { return authority_->view(); }
@@ -37,7 +38,7 @@ public:
                           std::uint32_t part) const noexcept {
         std::uint32_t within = 0;
         const std::uint64_t chunk = view.index().chunk(slot, within);
-        return backing_->data().data() + chunk + within * geometry_.part_bytes[part];
+        return view.data().data() + chunk + within * geometry_.part_bytes[part];
     }
 
     static std::uint64_t lookup(const View &view, const std::uint8_t *keys, std::uint64_t count,

@@ -104,7 +104,7 @@ fmt::NamespaceBlock new_block(const Media &media, std::uint32_t id, const std::s
     if (options.flags & SAC_NS_TOKEN_IDS && geometry.page_tokens > 8192)
         throw Error(SAC_E_ARG, name, "token ids are kept for pages of up to 8192 tokens only");
     std::memcpy(b.magic, fmt::kNamespaceMagic, sizeof b.magic);
-    b.major = fmt::kMajor, b.minor = fmt::kMinor;
+    b.major = fmt::kMajor, b.minor = fmt::kNamespaceMinor;
     std::memcpy(b.pool, media.superblock().pool, sizeof b.pool);
     random_bytes(b.uuid, sizeof b.uuid);
     b.id = id, b.flags = options.flags;

@@ -241,6 +241,26 @@ void OwnedPool::extend(const sac_extent_fd &extent) {
     each(&OwnedNamespace::pool_grew);
 }
 
+std::uint64_t OwnedPool::drop_dead() {
+    std::uint64_t pages = 0;
+    each([&](OwnedNamespace &ns) { pages += ns.control().drop_dead(); });
+    return pages;
+}
+
+std::uint64_t OwnedPool::quarantine(std::uint32_t extent, std::uint64_t offset,
+                                    std::uint64_t bytes) {
+    media_->check_usable();
+    media_->quarantine(extent, offset, bytes);
+    return drop_dead();
+}
+
+std::uint64_t OwnedPool::lose(std::span<const std::uint32_t> extents) {
+    media_->check_usable();
+    for (const std::uint32_t e : extents)
+        media_->lose(e);
+    return drop_dead();
+}
+
 void OwnedPool::close() {
     if (media_->forked())
         media_->check_usable();

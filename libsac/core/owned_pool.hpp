@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,11 @@ public:
     void extend(const sac_extent_fd &extent) override;
     void close() override;
 
+    // How many pages left. extent: of the data, or Media::kMetadata. Throws as Media's.
+    std::uint64_t quarantine(std::uint32_t extent, std::uint64_t offset, std::uint64_t bytes);
+    // extents: as for quarantine().
+    std::uint64_t lose(std::span<const std::uint32_t> extents);
+
     // ---- for the daemon
     bool shared() const noexcept { return shared_; }
     Media &media() const noexcept { return *media_; }
@@ -52,6 +58,7 @@ private:
     };
 
     std::uint64_t page_size();
+    std::uint64_t drop_dead();
     void recover();
     void use(std::uint32_t id);
     void release(std::uint32_t id);

@@ -194,6 +194,11 @@ void Prefix::check_current() const {
                            ns_->block().name));
     // A revoked view's index says nothing about what happened since.
     const std::shared_ptr<View> now = view_->revoked() ? ns_->view() : view_;
+    if (&now->data() != &view_->data())
+        throw Error(SAC_E_MEDIA, ns_->block().name,
+                    format("namespace '%s': the memory of the prefix has gone with its device. "
+                           "Close it, and look it up again.",
+                           ns_->block().name));
     const std::uint64_t forced = now->index().forced();
     if (forced == checked_.load(std::memory_order_relaxed))
         return;
@@ -206,6 +211,12 @@ void Prefix::check_current() const {
                 now->index().record(h.slot).word.load(std::memory_order_acquire);
             if ((word & Record::kGeneration) == h.generation && !(word & Record::kAbsent))
                 continue;
+            if (Record::lost(word)) {
+                const Mapping &data = view_->data();
+                const auto at = static_cast<std::uint64_t>(at_[part][i] - data.data());
+                data.check_alive(at, ns_->geometry().part_bytes[part]);
+                data.throw_dead(at);  // the owner of the pool knows which block
+            }
             throw Error(SAC_E_STALE, ns_->block().name,
                         format("page %" PRIu64
                                " of the prefix was taken out while it was pinned: its "

@@ -47,8 +47,8 @@ public:
         (void)page, (void)part;
     }
     sac_handle handle(std::uint64_t page) const noexcept;
-    // Throws Error(SAC_E_STALE) if a page was forced out since it was pinned. Cheap where
-    // nothing was.
+    // Throws Error(SAC_E_STALE) if a page was forced out since it was pinned,
+    // Error(SAC_E_MEDIA) if that was for its memory. Cheap where nothing was.
     void check_current() const;
     // What the pages are pinned in.
     const View &view() const noexcept { return *view_; }

@@ -77,6 +77,11 @@ void CacheControl::recover(const Owned &owned, bool rebooted) {
             clear_header(slot, 0);  // or it would be a page when the limit has risen
             return;
         }
+        if (dead(slot, part)) {  // not to be read, not even for its checksum
+            clear_header(slot, 0);
+            index_->set_lost(slot);
+            return;
+        }
         if (rebooted) {
             const std::uint8_t *const page = media_.data().data() + page_offset(slot, part);
             if (!(h->flags & fmt::kHasDataCrc) || geometry_.crc(part, page) != h->data_crc) {
@@ -87,6 +92,7 @@ void CacheControl::recover(const Owned &owned, bool rebooted) {
         }
         found.emplace_back(h->generation, slot);
     });
+    faults_seen_ = media_.data().guard().faults();
     media_.meta().check_alive(0, media_.meta().bytes());
     std::sort(found.begin(), found.end(), std::greater<>());
 

@@ -59,7 +59,7 @@ void abort_strays(Connection &connection, RemoteView &view) {
 
 RemoteAuthority::RemoteAuthority(std::shared_ptr<Mount> mount, fmt::NamespaceBlock &block,
                                  std::atomic<bool> &dropped, const Mount::Attached &first)
-    : mount_(std::move(mount)), backing_(*first.backing), block_(block), dropped_(dropped),
+    : mount_(std::move(mount)), backing_(first.backing), block_(block), dropped_(dropped),
       writable_(first.writable), view_(first.view) {}
 
 void RemoteAuthority::gone() {
@@ -95,7 +95,7 @@ std::shared_ptr<RemoteView> RemoteAuthority::current() {
         Mount::Attached a = mount_->attach(block_.name, nullptr, !writable_);
         if (std::memcmp(a.block.uuid, block_.uuid, sizeof block_.uuid) != 0)
             gone();
-        if (a.backing.get() != &backing_)
+        if (a.writable != writable_)
             throw Error(SAC_E_ACCESS, block_.name,
                         format("namespace '%s': the daemon does not let this user write any "
                                "more; open it anew",
@@ -103,6 +103,9 @@ std::shared_ptr<RemoteView> RemoteAuthority::current() {
         view_->pins().revoke();  // where it is of a client that was forgotten
         block_.set_quota(a.block.max_bytes);
         view_ = std::move(a.view);
+        if (backing_ != a.backing)
+            faults_told_.store(0, std::memory_order_relaxed);
+        backing_ = std::move(a.backing);
     } catch (const Error &e) {
         if (e.status != SAC_E_NOT_FOUND)
             throw;
@@ -249,7 +252,12 @@ void RemoteAuthority::verify(std::uint64_t &checked, std::uint64_t &dropped) {
 
 // Comes in the middle of a failure that is told anyway: it does not fail itself.
 void RemoteAuthority::drop_dead() {
-    const FaultGuard &guard = backing_.data().guard();
+    std::shared_ptr<const Backing> backing;
+    {
+        const std::lock_guard lock(mutex_);
+        backing = backing_;
+    }
+    const FaultGuard &guard = backing->data().guard();
     const std::uint64_t faults = guard.faults();
     if (faults_told_.load(std::memory_order_relaxed) == faults)
         return;

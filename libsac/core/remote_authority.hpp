@@ -61,7 +61,7 @@ private:
     std::size_t commit_bytes(std::span<const CommitItem> items) const noexcept;
 
     const std::shared_ptr<Mount> mount_;
-    const Backing &backing_;
+    std::shared_ptr<const Backing> backing_;  // of view_
     fmt::NamespaceBlock &block_;
     std::atomic<bool> &dropped_;
     const bool writable_;

@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "backing.hpp"
+#include "format.hpp"
 #include "view.hpp"
 
 namespace sac {
@@ -57,16 +59,19 @@ public:
     // life: of the client that has the table, as Connection counts them. gone is called when
     // nobody uses the view any more; it must not throw.
     RemoteView(std::shared_ptr<const Index> index, std::shared_ptr<PinTable> pins,
-               std::uint32_t table, const std::atomic<std::uint64_t> *served,
+               std::shared_ptr<const Backing> backing, std::uint32_t table,
                std::uint64_t of_life, std::function<void()> gone)
-        : View(std::move(index), std::move(pins), table, served), life(of_life),
-          gone_(std::move(gone)) {}
+        : View(std::move(index), std::move(pins), backing->data(), table,
+               reinterpret_cast<const std::atomic<std::uint64_t> *>(backing->data().data() +
+                                                                    fmt::kServedAt)),
+          life(of_life), backing_(std::move(backing)), gone_(std::move(gone)) {}
     ~RemoteView() { gone_(); }
 
     const std::uint64_t life;
     Grants grants;
 
 private:
+    std::shared_ptr<const Backing> backing_;  // the daemon may have handed over another since
     std::function<void()> gone_;
 };
 

@@ -30,7 +30,8 @@ void CacheControl::no_space(const Want &want, std::uint64_t pins) const {
     for (const auto &[slot, held] : held_)
         expired += held.expired;
     const std::uint64_t free = media_.free_bytes() / fmt::kDataSlab;
-    const std::uint64_t others = media_.slab_count() - free - assigned_slabs_;
+    const std::uint64_t others =
+        media_.slab_count() - free - assigned_slabs_ - media_.out_of_use().size();
     // What chunks enough for the request take, at least one of each part that there is.
     std::uint64_t least = 0;
     for (const std::uint32_t part : {kBodyPart, kTailPart})
@@ -133,7 +134,7 @@ std::vector<std::uint64_t> CacheControl::candidates(std::uint32_t part, std::uin
             page_offset(static_cast<std::uint32_t>(c * block_.chunk_slots), part);
         // A slot that is neither free nor committed is held, waits for a reader, or is dead.
         if (s.chunks[c].pinned == 0 && s.chunks[c].there == shape_[part].pages &&
-            media_.data().guard().next_dead(at) >= at + shape_[part].slabs * fmt::kDataSlab)
+            !media_.data().guard().any_dead(at, shape_[part].slabs * fmt::kDataSlab))
             all.push_back(c);
     }
     std::stable_sort(all.begin(), all.end(), [&](std::uint64_t a, std::uint64_t b) {
@@ -175,6 +176,8 @@ std::vector<Run> CacheControl::window(std::uint32_t part,
             if (it != rank.end())
                 own[v] = r;
         }
+    for (const auto &[extent, bad] : media_.out_of_use())
+        slab[extent][bad] = UINT64_MAX;
     std::uint64_t best = UINT64_MAX;
     std::vector<std::uint64_t> ranks;
     for (const auto &s : slab)
@@ -282,6 +285,7 @@ std::vector<Reservation> CacheControl::reserve(std::uint64_t bodies, std::uint64
         throw Error(SAC_E_STALE, block_.name,
                     format("namespace '%s' has grown: attach it anew", block_.name));
     media_.check_writable();
+    media_.check_room();
     sweep(Clock::now());
     const Want want{bodies, tails};
     std::vector<Reservation> out;

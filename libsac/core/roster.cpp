@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -202,6 +203,7 @@ Roster::Roster(const std::string &directory) : directory_(directory), boot_(boot
         throw_errno(directory + "/lock", "cannot write the file");
     clients_ = folder(base.get(), "roster", directory + "/roster");
     tables_ = folder(base.get(), "tables", directory + "/tables");
+    losses_ = folder(base.get(), "losses", directory + "/losses");
 }
 
 void Roster::load(std::vector<Client> &clients, std::vector<Table> &tables) {
@@ -296,6 +298,44 @@ Fd Roster::open(const Table &table) const {
 
 void Roster::remove(const Table &table) noexcept {
     ::unlinkat(tables_.get(), file_name(table).c_str(), 0);
+}
+
+namespace {
+
+// A file's name; a pool's may hold what a file's may not.
+std::string file_of(const std::string &pool) {
+    std::string out;
+    for (const char c : pool)
+        out += format("%02x", static_cast<unsigned char>(c));
+    return out;
+}
+
+}  // namespace
+
+std::uint32_t Roster::losses(const std::string &pool) const noexcept {
+    char text[16] = "";
+    const int fd =
+        ::openat(losses_.get(), file_of(pool).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    const ssize_t n = ::read(fd, text, sizeof text - 1);
+    ::close(fd);
+    return n > 0 ? static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10)) : 0;
+}
+
+void Roster::count_loss(const std::string &pool) {
+    const std::string text = format("%u", losses(pool) + 1);
+    const std::string name = file_of(pool), temporary = name + ".new";
+    const std::string path = directory_ + "/losses/" + name;
+    const int fd = ::openat(losses_.get(), temporary.c_str(),
+                            O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        throw_errno(path, "cannot make the count of losses");
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    ::close(fd);
+    if (n != static_cast<ssize_t>(text.size()) ||
+        ::renameat(losses_.get(), temporary.c_str(), losses_.get(), name.c_str()) != 0)
+        throw_errno(path, "cannot write the count of losses");
 }
 
 }  // namespace sac

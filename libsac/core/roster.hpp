@@ -54,9 +54,14 @@ public:
     Fd open(const Table &table) const;
     void remove(const Table &table) noexcept;
 
+    // How often a pool of this name lost its memory while clients had it mapped. Kept for the
+    // next daemon. count_loss() throws Error.
+    std::uint32_t losses(const std::string &pool) const noexcept;
+    void count_loss(const std::string &pool);
+
 private:
     std::string directory_;
-    Fd lock_, clients_, tables_;
+    Fd lock_, clients_, tables_, losses_;
     Id boot_{};
 };
 

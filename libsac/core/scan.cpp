@@ -67,6 +67,9 @@ void Media::load() {
                              super_.pool, i, e.name);
     }
     check_system_slabs();
+    for (const Extent &e : data_->extents())
+        weights_.push_back(e.weight);
+    mark_bad();
 }
 
 // The slabs of superblocks and tables are theirs alone: handed out, they would be overwritten.

@@ -265,6 +265,10 @@ void Sequence::move_on() {
         const auto next = ns_->view();
         if (next == view_)
             return;
+        if (&next->data() != &view_->data())
+            throw Error(SAC_E_MEDIA, ns_->block().name,
+                        "the memory of the sequence has gone with its device. Close the "
+                        "sequence and compute it anew.");
         View::Pinned got = View::Pinned::yes;
         std::vector<std::uint32_t> pinned;
         for (const auto part : {kBodyPart, kTailPart})

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct Attachment {
     std::shared_ptr<OwnedNamespace> ns;
     std::shared_ptr<const Index> index;  // of the view; null: that of an earlier daemon
     std::shared_ptr<PinTable> table;     // null as long as the pool is not there
+    bool lost = false;                   // with the pool's memory: void
 
     // Whether what is found in the view is what is there now. Not read in the table, where
     // the client writes.
@@ -84,6 +86,9 @@ public:
     // ---- pools; any thread
     void add_pool(const std::string &name, std::shared_ptr<OwnedPool> pool);
     void remove_pool(const std::string &name);
+    // Its memory has gone: what clients have in it is void, and they are told so until a pool
+    // of this name is added or it is removed.
+    void lose_pool(const std::string &name);
 
     // ---- requests
     // fast: at most some 100 us, for the thread of all clients. brief: may wait for a pool's
@@ -136,6 +141,7 @@ private:
     std::shared_ptr<Client> known(const Caller &caller, const Id &id);
     std::shared_ptr<Client> make_client(const Caller &caller, const std::string &name);
     std::shared_ptr<OwnedPool> pool(const std::string &name) const;
+    [[noreturn]] static void throw_lost(const std::string &pool);
     // The caller's table; throws where it has none of that number.
     Held table(const Caller &caller, std::uint32_t number) const;
     // As table(), of a namespace that is served.
@@ -161,6 +167,7 @@ private:
     std::uint64_t incarnation_;
     mutable std::mutex mutex_;  // of what follows; no call into a pool under it
     std::map<std::string, std::shared_ptr<OwnedPool>> pools_;
+    std::set<std::string> lost_;  // names of pools that are not back
     std::map<Id, std::shared_ptr<Client>> clients_;
     std::uint64_t next_serial_ = 1;
     std::mutex pools_mutex_;  // one pool comes or goes at a time

@@ -165,6 +165,8 @@ Reply Service::attach(Caller &caller, wire::Reader &in) {
     const std::shared_ptr<OwnedNamespace> ns = space(caller, *from, want);
     const bool write =
         !want.read_only() && (access(caller.peer, ns->block()) & wire::kWrite) != 0;
+    // Before the table: should the pool be lost meanwhile, this is not the new one's.
+    const std::uint32_t life = roster_.losses(want.pool);
     const Held a = make_table(caller.client, want, from, ns, write);
     try {
         Reply out;
@@ -173,7 +175,9 @@ Reply Service::attach(Caller &caller, wire::Reader &in) {
         reply.table = a->file.number;
         reply.extents = static_cast<std::uint32_t>(extents.size());
         reply.access = write ? wire::kRead | wire::kWrite : wire::kRead;
-        reply.first_fd = std::min(want.request.have_extents, reply.extents);
+        // What it has of an earlier life of the pool is of no use.
+        reply.first_fd =
+            want.request.life == life ? std::min(want.request.have_extents, reply.extents) : 0;
         reply.index_bytes = a->index->bytes();
         reply.capacity = a->file.capacity;
         reply.incarnation = from->media().superblock().incarnation;
@@ -185,6 +189,7 @@ Reply Service::attach(Caller &caller, wire::Reader &in) {
         for (const Extent &e : extents) {
             wire::ExtentInfo info{};
             info.bytes = e.bytes;
+            info.align = static_cast<std::uint32_t>(e.align), info.life = life;
             // For messages only: the end of a long path says more than its beginning.
             const std::size_t most = sizeof info.name - 1;
             const std::string name =

@@ -145,6 +145,8 @@ Service::Held Service::table(const Caller &caller, std::uint32_t number) const {
 
 Service::Held Service::served(const Caller &caller, std::uint32_t number) const {
     Held a = table(caller, number);
+    if (a->lost)
+        throw_lost(a->pool_name);
     if (!a->ns)
         throw Error(SAC_E_NOT_FOUND, a->name,
                     format("the namespace of table %u is not served now", number));

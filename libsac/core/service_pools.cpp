@@ -35,7 +35,7 @@ void Service::add_pool(const std::string &name, std::shared_ptr<OwnedPool> pool)
                                 "', which has its name or is the same, is served already");
         for (const auto &[id, client] : clients_)
             for (const auto &[number, a] : client->tables)
-                if (a->file.pool == uuid)
+                if (a->file.pool == uuid && !a->lost)
                     ours.push_back(std::make_shared<Attachment>(*a));
     }
     for (const auto &a : ours)
@@ -57,6 +57,7 @@ void Service::add_pool(const std::string &name, std::shared_ptr<OwnedPool> pool)
                 late.push_back(a);
         }
         pools_.emplace(name, std::move(pool));
+        lost_.erase(name);
     }
     for (const auto &a : late)  // their client ended meanwhile
         forget(*a);
@@ -94,6 +95,8 @@ void Service::remove_pool(const std::string &name) {
     const std::lock_guard one(pools_mutex_);
     const std::lock_guard lock(mutex_);
     const auto it = pools_.find(name);
+    if (it == pools_.end() && lost_.erase(name) != 0)
+        return;
     if (it == pools_.end())
         throw Error(SAC_E_NOT_FOUND, name, "there is no pool '" + name + "' here");
     for (const auto &[id, client] : clients_)
@@ -105,6 +108,38 @@ void Service::remove_pool(const std::string &name) {
                                    name.c_str(), client->record.process.pid,
                                    client->record.name.c_str(), a->name.c_str()));
     pools_.erase(it);
+}
+
+void Service::lose_pool(const std::string &name) {
+    const std::lock_guard one(pools_mutex_);
+    std::vector<std::shared_ptr<const Attachment>> tables;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto it = pools_.find(name);
+        if (it == pools_.end())
+            throw Error(SAC_E_NOT_FOUND, name, "there is no pool '" + name + "' here");
+        // Before the first of them can attach again: what it has mapped is not to be used.
+        roster_.count_loss(name);
+        for (const auto &[id, client] : clients_)
+            for (auto &[number, a] : client->tables) {
+                if (a->pool != it->second)
+                    continue;
+                tables.push_back(a);
+                auto other = std::make_shared<Attachment>();
+                other->file = a->file, other->table = a->table;
+                other->pool_name = a->pool_name, other->name = a->name;
+                other->lost = true;
+                a = std::move(other);
+            }
+        lost_.insert(name);
+        pools_.erase(it);
+    }
+    for (const auto &a : tables) {
+        if (a->table)
+            a->table->revoke();
+        forget(*a);  // nobody is to adopt it, should the same pool come back
+    }
+    SAC_STOP("server.pool_lost");
 }
 
 }  // namespace sac

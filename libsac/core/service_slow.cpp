@@ -41,9 +41,18 @@ void touch(const Mapping &data, std::uint64_t offset, std::uint8_t *buffer) {
 std::shared_ptr<OwnedPool> Service::pool(const std::string &name) const {
     const std::lock_guard lock(mutex_);
     const auto it = pools_.find(name);
+    if (it == pools_.end() && lost_.contains(name))
+        throw_lost(name);
     if (it == pools_.end())
         throw Error(SAC_E_NOT_FOUND, name, "this daemon has no pool '" + name + "'");
     return it->second;
+}
+
+void Service::throw_lost(const std::string &pool) {
+    throw Error(SAC_E_MEDIA, pool,
+                "the memory of pool '" + pool +
+                    "' has gone with its device, and its pages with it. It is back when the "
+                    "device is, and the pool is assembled again.");
 }
 
 Reply Service::stats(Caller &caller, wire::Reader &in) {
@@ -83,7 +92,10 @@ Reply Service::dead(Caller &caller, wire::Reader &in) {
     const Mapping &data = a->pool->media().data();
     const auto buffer = std::make_unique<std::uint8_t[]>(kBlockBytes);
     for (const std::uint64_t block : blocks) {
-        if (block >= data.bytes())
+        std::uint64_t within = 0;
+        // Between two extents there may be addresses of nobody's.
+        if (block >= data.bytes() ||
+            data.locate(block / kBlockBytes * kBlockBytes, within).bytes <= within)
             throw Error(SAC_E_RANGE, a->pool_name, "a block that the pool does not have");
         touch(data, block / kBlockBytes * kBlockBytes, buffer.get());
     }

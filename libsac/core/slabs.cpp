@@ -20,6 +20,7 @@ SlabTable::SlabTable(std::uint64_t *table, std::uint64_t count, const std::uint8
                                name.c_str(), i, table[i]),
                         0, i * 8);
         free_ += is_free(i);
+        bad_ += slab.bad;
     }
 }
 
@@ -28,13 +29,14 @@ fmt::Slab SlabTable::get(std::uint64_t slab) const noexcept {
     const std::uint64_t payload =
         std::atomic_ref<std::uint64_t>(table_[slab]).load(std::memory_order_relaxed) >> 16;
     out.owner = static_cast<std::uint32_t>(payload & 0xffff);
-    out.role = static_cast<std::uint32_t>(payload >> 16 & 0xf);
+    out.role = static_cast<std::uint32_t>(payload >> 16 & 0x7);
+    out.bad = payload >> 16 & fmt::kBad;
     out.position = payload >> 20;
     return out;
 }
 
 std::uint64_t SlabTable::find(std::uint64_t n) noexcept {
-    if (n == 0 || n > free_)
+    if (n == 0 || n > free())
         return kNone;
     // Next fit: from where the last run ended, then once more from the start.
     for (int pass = 0; pass < 2; ++pass) {
@@ -51,11 +53,24 @@ std::uint64_t SlabTable::find(std::uint64_t n) noexcept {
 }
 
 void SlabTable::set(std::uint64_t slab, const fmt::Slab &s) noexcept {
+    fmt::Slab now = s;
+    now.bad = s.bad || get(slab).bad;
+    if (now.bad && now.role == fmt::kDirty)
+        now.role = fmt::kFree;  // nobody will get what is in it
     const bool was = is_free(slab);
     std::atomic_ref<std::uint64_t>(table_[slab])
-        .store(fmt::encode_slab(pool_, extent_, slab, s), std::memory_order_release);
+        .store(fmt::encode_slab(pool_, extent_, slab, now), std::memory_order_release);
     free_ += is_free(slab);
     free_ -= was;
+}
+
+void SlabTable::set_bad(std::uint64_t slab) noexcept {
+    fmt::Slab s = get(slab);
+    if (s.bad)
+        return;
+    s.bad = true;
+    set(slab, s);
+    ++bad_;
 }
 
 }  // namespace sac

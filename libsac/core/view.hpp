@@ -14,14 +14,17 @@ namespace sac {
 
 class View {
 public:
-    // table_number: to the daemon; 0 in the process that owns the pool. served: the word in the
-    // data that says which incarnation serves the pool; none in that process.
+    // data: where the pages lie; outlives the view. table_number: to the daemon; 0 in the
+    // process that owns the pool. served: the word in the data that says which incarnation
+    // serves the pool; none in that process.
     View(std::shared_ptr<const Index> index, std::shared_ptr<PinTable> pins,
-         std::uint32_t table_number = 0, const std::atomic<std::uint64_t> *served = nullptr)
-        : number(table_number), index_(std::move(index)), pins_(std::move(pins)),
+         const Mapping &data, std::uint32_t table_number = 0,
+         const std::atomic<std::uint64_t> *served = nullptr)
+        : number(table_number), index_(std::move(index)), pins_(std::move(pins)), data_(data),
           served_(served) {}
 
     const Index &index() const noexcept { return *index_; }
+    const Mapping &data() const noexcept { return data_; }
     PinTable &pins() const noexcept { return *pins_; }
     const std::shared_ptr<PinTable> &table() const noexcept { return pins_; }
     bool revoked() const noexcept { return pins_->revoked(); }
@@ -40,6 +43,7 @@ public:
 private:
     std::shared_ptr<const Index> index_;
     std::shared_ptr<PinTable> pins_;
+    const Mapping &data_;
     const std::atomic<std::uint64_t> *served_;
 };
 

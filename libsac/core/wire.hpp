@@ -82,7 +82,7 @@ struct AttachRequest {
     std::uint32_t flags, ns_flags, key_scheme, mode;
     std::uint64_t max_bytes;
     char model[128];
-    std::uint32_t page_tokens, plane_count, have_extents, reserved;
+    std::uint32_t page_tokens, plane_count, have_extents, life;
 };
 static_assert(sizeof(AttachRequest) == 296);
 struct AttachReply {
@@ -93,7 +93,8 @@ struct AttachReply {
 static_assert(sizeof(AttachReply) == 56);
 struct ExtentInfo {
     std::uint64_t bytes;
-    char name[120];
+    char name[112];
+    std::uint32_t align, life;  // align: of a DAX device; a file: 0
 };
 static_assert(sizeof(ExtentInfo) == 128);
 

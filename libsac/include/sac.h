@@ -49,7 +49,7 @@ typedef enum sac_status {
     SAC_E_INCOMPLETE = 10, /* commit with rows missing */
     SAC_E_CORRUPT = 11,    /* memory does not hold what the format demands */
     SAC_E_VERSION = 12,    /* a format version this library does not know */
-    SAC_E_MEDIA = 13,      /* the memory behind an address is dead (SIGBUS) */
+    SAC_E_MEDIA = 13,      /* memory is dead, out of use, or gone with its device */
     SAC_E_FORKED = 14,     /* a handle of the parent process */
     SAC_E_CLOSED = 15,     /* the handle was closed */
     SAC_E_SYSTEM = 16,     /* a system call failed: see sys_errno */
@@ -125,7 +125,7 @@ enum {
     SAC_POOL_PREFAULT = 1, /* touch all memory now: later writes are fast */
     SAC_POOL_OPEN = 2,     /* open what is there, never create (sac_pool_embedded) */
     SAC_POOL_SHARED = 4,   /* other processes will map its indexes (sac_pool_open_fds) */
-    SAC_POOL_FORMAT = 8    /* write a new pool over extents of zeros (sac_pool_open_fds) */
+    SAC_POOL_FORMAT = 8    /* write a new pool over the extents (sac_pool_open_fds) */
 };
 
 typedef struct sac_pool_options {
@@ -151,17 +151,24 @@ typedef struct sac_pool_info {
     uint64_t page_size_obtained; /* bytes of the kernel's pages behind the data */
     uint32_t recovered;          /* 1: the last owner died without closing */
     uint32_t rebooted;           /* 1: the last owner ran before a reboot */
-    uint64_t dead_blocks;        /* 2 MiB blocks lost to SIGBUS since opening */
+    uint64_t dead_blocks;        /* 2 MiB blocks that are dead, lost or out of use */
 } sac_pool_info;
 
 /* Opens the pool under options->path, or creates it; without a path, creates one
  * in this process. SAC_E_BUSY while another process has it open. */
 SAC_API int sac_pool_embedded(const sac_pool_options *options, sac_pool **out);
 
-/* An extent that is open already. The library works on an fd of its own. */
+enum {
+    SAC_EXTENT_DIRTY = 1 /* its memory had another owner. A new pool clears what it holds before
+                            anybody gets it. DAX devices always count as that */
+};
+
+/* An extent that is open already: a file, a memfd, or a DAX device (/dev/daxX.Y) that is bound
+ * to device_dax. The library works on an fd of its own. */
 typedef struct sac_extent_fd {
     int32_t fd;
-    uint32_t reserved;
+    uint16_t flags;   /* SAC_EXTENT_... */
+    uint16_t weight;  /* of what is placed over several data extents; 0: 1 */
     const char *name; /* for messages: its path */
 } sac_extent_fd;
 
@@ -201,7 +208,7 @@ SAC_API int sac_pool_drop(sac_pool *pool, const char *name);
 /* Changes a namespace's quota (0: none). Smaller: gives memory back by evicting;
  * SAC_E_BUSY, and nothing but evictions done, where pins keep it from that. Owner only. */
 SAC_API int sac_pool_resize(sac_pool *pool, const char *name, uint64_t max_bytes);
-/* Adds a data extent of zeros at the end. Owner only. */
+/* Adds a data extent at the end, of zeros or SAC_EXTENT_DIRTY. Owner only. */
 SAC_API int sac_pool_extend(sac_pool *pool, const sac_extent_fd *extent);
 /* Marks the pool clean. Handles opened from it get SAC_E_CLOSED from then on; memory
  * stays mapped until the last of them is closed. */

@@ -33,6 +33,10 @@ SAC_API int sac_server_open(const sac_server_options *options, sac_server **out)
 SAC_API int sac_server_add_pool(sac_server *server, const char *name, sac_pool *pool);
 /* SAC_E_BUSY while a client is attached to a namespace of it, naming one. */
 SAC_API int sac_server_remove_pool(sac_server *server, const char *name);
+/* The pool's memory is lost: serves it no more, whoever is attached. What they have in it is
+ * void: their calls get SAC_E_MEDIA until a pool is added under this name (or it is removed), and
+ * then they map that one. Close the old pool before its extents are opened again. */
+SAC_API int sac_server_lose_pool(sac_server *server, const char *name);
 /* Begins to accept. Threads: one for clients, two for operations that take longer. */
 SAC_API int sac_server_serve(sac_server *server);
 /* Ends serving. Tables and roster stay for the next daemon. Last call but close. */
@@ -50,10 +54,40 @@ SAC_API int sac_ns_open_for(sac_pool *pool, const char *name, const sac_ns_optio
 typedef struct sac_extent_info {
     char name[128];             /* its path */
     uint64_t bytes, free_bytes; /* for namespaces, and not yet given to one */
+    uint64_t bad_bytes;         /* out of use for good */
+    uint64_t align;             /* of a DAX device; a file: 0 */
+    uint32_t weight, lost;      /* lost 1: its memory has gone, see sac_pool_lose */
 } sac_extent_info;
 /* The data extents in order, then the metadata extent. *count in: room, out: number; out may
  * be NULL. */
 SAC_API int sac_pool_extents(sac_pool *pool, sac_extent_info *out, uint64_t *count);
+
+/* How much of what is placed each data extent gets: by its weight times its size. One each, 1 to
+ * 65535; what is there already stays where it is. */
+SAC_API int sac_pool_set_weights(sac_pool *pool, const uint32_t *weights, uint64_t count);
+
+enum {
+    SAC_EXTENT_META = -1, /* for the number of an extent: the metadata */
+    SAC_EXTENT_ALL = -2
+};
+
+/* Takes bad memory out of use: every block of 2 MiB that touches the range, for as long as the
+ * pool exists. Pages that lie there leave; who has one pinned gets SAC_E_MEDIA from the next call
+ * that copies or looks, who writes one from commit. *pages (may be NULL): how many left.
+ * Metadata that is in use cannot be spared: the pool takes no more writes then. */
+SAC_API int sac_pool_quarantine(sac_pool *pool, int32_t extent, uint64_t offset, uint64_t bytes,
+                                uint64_t *pages);
+/* The device behind an extent has gone. As if all of it were quarantined, but until the pool is
+ * opened again only, and without touching it. Without its metadata a pool takes no more writes.
+ * extent: also SAC_EXTENT_ALL. */
+SAC_API int sac_pool_lose(sac_pool *pool, int32_t extent, uint64_t *pages);
+
+/* Clears a range of an extent that no pool has open, on several cores. go_on (may be NULL) is
+ * told the bytes done after each 64 MiB and at the end; 0: stop. What is cleared stays so:
+ * begun again, it may go on from there. SAC_E_BUSY: somebody has it open. SAC_E_MEDIA: memory
+ * that could not be written. SAC_E_INCOMPLETE: stopped. */
+SAC_API int sac_scrub(const sac_extent_fd *extent, uint64_t offset, uint64_t bytes,
+                      int (*go_on)(void *arg, uint64_t done), void *arg);
 
 /* -------------------------------------------------------- administration requests */
 

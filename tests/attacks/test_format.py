@@ -25,7 +25,7 @@ def test_superblocks(path: Path) -> None:
         assert older.valid
         assert newest["sequence"] == older["sequence"] + 1
         assert newest["magic"] == b"SACPOOL\0"
-        assert (newest["major"], newest["minor"], newest["kind"]) == (1, 1, 1)
+        assert (newest["major"], newest["minor"], newest["kind"]) == (1, 2, 1)
         assert newest["flags"] == 1
         assert newest["incarnation"] == 1
         assert newest["extent_count"] == len(region.data) == EXTENTS

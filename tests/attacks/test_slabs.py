@@ -41,7 +41,7 @@ def test_an_entry_in_two_places(path: Path, extent: int) -> None:
 
 
 @pytest.mark.parametrize("extent", [META, 0, 1])
-@pytest.mark.parametrize("role", [7, 15])
+@pytest.mark.parametrize("role", [7, 9, 10, 11, 12, 15])
 def test_a_role_that_there_is_not(path: Path, extent: int, role: int) -> None:
     with Region(path) as region:
         region.set_slab(extent, 3, Slab(1, role, 0))

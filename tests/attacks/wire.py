@@ -34,7 +34,7 @@ HELD_ITEM = struct.Struct("<IIQ")
 COMMIT_ITEM = struct.Struct("<IIQ32s32sII")
 COMMIT_RESULT = struct.Struct("<IIQ")
 ATTACH_REPLY = struct.Struct("<IIIIQQQ16s")
-EXTENT_INFO = struct.Struct("<Q120s")
+EXTENT_INFO = struct.Struct("<Q112sII")
 ERROR = struct.Struct("<iIQHHI")
 PLANE = struct.Struct("<32s8Q7I20s")
 

@@ -41,7 +41,7 @@ kit::PoolHandle open_pool(const std::string &path) {
     }
     std::vector<sac_extent_fd> extents;
     for (const std::string &name : names) {
-        extents.push_back({open(name.c_str(), O_RDWR | O_CLOEXEC), 0, name.c_str()});
+        extents.push_back({open(name.c_str(), O_RDWR | O_CLOEXEC), 0, 0, name.c_str()});
     }
     sac_open_options o{};
     o.struct_size = sizeof o;

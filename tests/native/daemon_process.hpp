@@ -107,11 +107,11 @@ private:
             }
             return fd;
         };
-        sac_extent_fd extent{file(data, data_bytes), 0, data};
+        sac_extent_fd extent{file(data, data_bytes), 0, 0, data};
         sac_open_options o{};
         o.struct_size = sizeof o;
         o.flags = SAC_POOL_FORMAT;
-        o.meta = {file(meta, meta_bytes), 0, meta};
+        o.meta = {file(meta, meta_bytes), 0, 0, meta};
         o.data = &extent, o.data_count = 1;
         sac_pool *pool = nullptr;
         const int status = sac_pool_open_fds(&o, &pool);

@@ -23,9 +23,10 @@ constexpr const char *kPoints[] = {
 };
 
 // Points that only a daemon or its clients pass begin so: tests/system/test_daemon_kill.py
-// kills there.
-constexpr const char *kServed[] = {"server.", "client.", "roster.", "adopt.",
-                                   "detach.", "resize.", "extend."};
+// kills there; clear: pools over used memory, test_dirty.cpp kills there; bad: memory taken out
+// of use, test_bad_memory.cpp.
+constexpr const char *kServed[] = {"server.", "client.", "roster.", "adopt.", "detach.",
+                                   "resize.", "extend.", "clear.",  "bad."};
 
 // Pages of 16 KiB with a tail of 2.5 KiB: 128 bodies fill the quota.
 inline kit::Layout main_layout() {

@@ -46,6 +46,18 @@ public:
         return n;
     }
 
+    // As a device that has gone and come back: other files of the same contents, or none.
+    void replace(bool empty) const {
+        for (const auto &file : {"meta", "data.0", "data.1"}) {
+            const std::string path = path_ + '/' + file, copy = path + ".new";
+            if (!empty)
+                std::filesystem::copy_file(path, copy);
+            std::filesystem::remove(path);
+            if (!empty)
+                std::filesystem::rename(copy, path);
+        }
+    }
+
     // The pool in data.0 .. of the folder; made when it is not there.
     PoolHandle pool(std::uint32_t extents = 2, std::uint64_t bytes = 16 << 20) const {
         const bool fresh = !std::filesystem::exists(path_ + "/meta");
@@ -59,11 +71,11 @@ public:
                 throw std::runtime_error("ftruncate");
         }
         for (std::uint32_t i = 1; i <= extents; ++i)
-            data.push_back({fds[i].get(), 0, names[i].c_str()});
+            data.push_back({fds[i].get(), 0, 0, names[i].c_str()});
         sac_open_options o{};
         o.struct_size = sizeof o;
         o.flags = std::uint32_t{SAC_POOL_SHARED} | (fresh ? std::uint32_t{SAC_POOL_FORMAT} : 0);
-        o.data_count = extents, o.meta = {fds[0].get(), 0, names[0].c_str()};
+        o.data_count = extents, o.meta = {fds[0].get(), 0, 0, names[0].c_str()};
         o.data = data.data();
         sac_pool *out = nullptr;
         must(sac_pool_open_fds(&o, &out), "open_fds");

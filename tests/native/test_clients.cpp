@@ -322,8 +322,8 @@ TEST(a_pool_grows_by_an_extent) {
     const std::string path = f.dir.file("data.1");
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     CHECK_EQ(ftruncate(fd, 10 << 20), 0);
-    const sac_extent_fd extent{fd, 0, path.c_str()};
-    const sac_extent_fd nameless{fd, 0, nullptr};
+    const sac_extent_fd extent{fd, 0, 0, path.c_str()};
+    const sac_extent_fd nameless{fd, 0, 0, nullptr};
     CHECK_EQ(sac_pool_extend(f.pool.get(), &nameless), static_cast<int>(SAC_E_ARG));
     MUST(sac_pool_extend(f.pool.get(), &extent));
     CHECK_EQ(kit::info(f.pool).data_bytes, before + (8 << 20));
@@ -346,7 +346,7 @@ TEST(a_pool_with_clients_is_not_opened_without_them) {
     const auto names = {f.dir.file("meta"), f.dir.file("data.0")};
     std::vector<sac_extent_fd> extents;
     for (const std::string &name : names) {
-        extents.push_back({::open(name.c_str(), O_RDWR | O_CLOEXEC), 0, name.c_str()});
+        extents.push_back({::open(name.c_str(), O_RDWR | O_CLOEXEC), 0, 0, name.c_str()});
     }
     sac_open_options o{};
     o.struct_size = sizeof o, o.flags = SAC_POOL_SHARED;

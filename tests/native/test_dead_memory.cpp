@@ -59,7 +59,7 @@ TEST(the_dead_page_leaves_and_the_others_go_on) {
     CHECK_EQ(kit::info(f.pool).dead_blocks, 1u);
     CHECK_EQ(kit::stats(f.ns).pages, 14u);
     // Who held it cannot go on with the old prefix; what is left of it is pinned anew.
-    CHECK_EQ(f.gather(prefix, 0, out.data()), as_int(SAC_E_STALE));
+    CHECK_EQ(f.gather(prefix, 0, out.data()), as_int(SAC_E_MEDIA));
     for (std::uint64_t i = 0; i < 16; ++i) {
         const bool gone = i == dead[0] || i == dead[1];
         const auto one = kit::keys(i, 1);

@@ -61,8 +61,12 @@ NativePlane native_plane(const sac_plane &p) {
             p.tokens_per_row, p.row_bytes, p.row_pitch, p.window_tokens, p.dtype};
 }
 
-// (path, bytes, free bytes) of each data extent, then of the metadata extent.
-std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> extents(const Pool &self) {
+// path, bytes, free, bad bytes, lost, weight, alignment.
+using ExtentRow = std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t, bool,
+                             std::uint32_t, std::uint64_t>;
+
+// Of each data extent, then of the metadata extent.
+std::vector<ExtentRow> extents(const Pool &self) {
     const auto pool = self.get("pool");
     std::vector<sac_extent_info> all;
     std::uint64_t count = 0;
@@ -71,9 +75,10 @@ std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> extents(const
         all.resize(count);
         call([&] { return sac_pool_extents(pool.get(), all.data(), &count); });
     }
-    std::vector<std::tuple<std::string, std::uint64_t, std::uint64_t>> out;
+    std::vector<ExtentRow> out;
     for (const sac_extent_info &i : all)
-        out.emplace_back(i.name, i.bytes, i.free_bytes);
+        out.emplace_back(i.name, i.bytes, i.free_bytes, i.bad_bytes, i.lost != 0, i.weight,
+                         i.align);
     return out;
 }
 

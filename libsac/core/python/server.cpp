@@ -3,14 +3,15 @@
 #include "bind.hpp"
 
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <exception>
 #include <optional>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "sac_server.h"
@@ -22,7 +23,8 @@ struct Server : Handle<sac_server> {
     using Handle::Handle;
 };
 using ServerPtr = std::shared_ptr<Server>;
-using NamedFd = std::pair<int, std::string>;
+// fd, path, dirty, weight.
+using GivenExtent = std::tuple<int, std::string, bool, std::uint16_t>;
 using Counts = nb::ndarray<nb::numpy, std::uint64_t>;
 
 ServerPtr make_server(const std::string &run_dir, const std::optional<std::string> &socket_path,
@@ -131,38 +133,111 @@ nb::object next_request(const Server &self, std::uint64_t timeout_ms) {
                           nb::bytes(r.json, r.json_bytes));
 }
 
-std::shared_ptr<Pool> open_fds(int meta_fd, const std::string &meta_name,
-                               const std::vector<NamedFd> &data, bool create, bool prefault) {
+// Valid as long as what it is made of.
+sac_extent_fd extent_of(const GivenExtent &given) {
+    const auto &[fd, name, dirty, weight] = given;
+    return {fd, static_cast<std::uint16_t>(dirty ? SAC_EXTENT_DIRTY : 0), weight, name.c_str()};
+}
+
+std::shared_ptr<Pool> open_fds(const GivenExtent &meta, const std::vector<GivenExtent> &data,
+                               bool create, bool prefault) {
     std::vector<sac_extent_fd> extents;
-    for (const auto &[fd, name] : data)
-        extents.push_back({fd, 0, name.c_str()});
+    for (const GivenExtent &given : data)
+        extents.push_back(extent_of(given));
     sac_open_options o{};
     o.struct_size = sizeof o;
     o.flags = std::uint32_t{SAC_POOL_SHARED} | (create ? std::uint32_t{SAC_POOL_FORMAT} : 0u) |
               (prefault ? std::uint32_t{SAC_POOL_PREFAULT} : 0u);
     o.data_count = static_cast<std::uint32_t>(extents.size());
-    o.meta = {meta_fd, 0, meta_name.c_str()};
+    o.meta = extent_of(meta);
     o.data = extents.data();
     sac_pool *pool = nullptr;
     call([&] { return sac_pool_open_fds(&o, &pool); });
     return std::make_shared<Pool>(pool, sac_pool_close);
 }
 
+// Called between two pieces, without the GIL; what goes wrong here ends the scrubbing.
+struct Progress {
+    const nb::object &told;
+    std::exception_ptr error;
+
+    static int go_on(void *arg, std::uint64_t done) {
+        auto &self = *static_cast<Progress *>(arg);
+        const nb::gil_scoped_acquire gil;
+        try {
+            if (PyErr_CheckSignals() != 0)
+                throw nb::python_error();
+            if (!self.told.is_none())
+                self.told(done);
+            return 1;
+        } catch (...) {
+            self.error = std::current_exception();
+            return 0;
+        }
+    }
+};
+
+void scrub(const GivenExtent &given, std::uint64_t offset, std::uint64_t bytes,
+           const nb::object &progress) {
+    const sac_extent_fd extent = extent_of(given);
+    Progress p{progress, nullptr};
+    int status = SAC_OK;
+    {
+        const nb::gil_scoped_release release;
+        status = sac_scrub(&extent, offset, bytes, Progress::go_on, &p);
+    }
+    if (p.error)
+        std::rethrow_exception(p.error);
+    check(status);
+}
+
 }  // namespace
 
 void bind_server(nb::module_ &m) {
-    m.def("open_fds", open_fds, nb::arg("meta_fd"), nb::arg("meta_name"), nb::arg("data"),
-          nb::arg("create"), nb::arg("prefault"));
+    m.def("open_fds", open_fds, nb::arg("meta"), nb::arg("data"), nb::arg("create"),
+          nb::arg("prefault"));
+    m.def("scrub", scrub, nb::arg("extent"), nb::arg("offset"), nb::arg("bytes"),
+          nb::arg("progress").none());
 
     nb::borrow<nb::class_<Pool>>(m.attr("Pool"))
         .def(
             "extend",
-            [](const Pool &self, int fd, const std::string &name) {
+            [](const Pool &self, const GivenExtent &given) {
                 const auto pool = self.get("pool");
-                const sac_extent_fd extent{fd, 0, name.c_str()};
+                const sac_extent_fd extent = extent_of(given);
                 call([&] { return sac_pool_extend(pool.get(), &extent); });
             },
-            nb::arg("fd"), nb::arg("name"));
+            nb::arg("extent"))
+        .def(
+            "set_weights",
+            [](const Pool &self, const std::vector<std::uint32_t> &weights) {
+                const auto pool = self.get("pool");
+                call([&] {
+                    return sac_pool_set_weights(pool.get(), weights.data(), weights.size());
+                });
+            },
+            nb::arg("weights"))
+        .def(
+            "quarantine",
+            [](const Pool &self, std::int32_t extent, std::uint64_t offset,
+               std::uint64_t bytes) {
+                const auto pool = self.get("pool");
+                std::uint64_t pages = 0;
+                call([&] {
+                    return sac_pool_quarantine(pool.get(), extent, offset, bytes, &pages);
+                });
+                return pages;
+            },
+            nb::arg("extent"), nb::arg("offset"), nb::arg("bytes"))
+        .def(
+            "lose",
+            [](const Pool &self, std::int32_t extent) {
+                const auto pool = self.get("pool");
+                std::uint64_t pages = 0;
+                call([&] { return sac_pool_lose(pool.get(), extent, &pages); });
+                return pages;
+            },
+            nb::arg("extent"));
 
     nb::class_<Server>(m, "Server")
         .def(nb::new_(&make_server), nb::arg("run_dir"), nb::arg("socket_path").none(),
@@ -180,11 +255,14 @@ void bind_server(nb::module_ &m) {
             nb::arg("name"), nb::arg("pool"))
         .def(
             "remove_pool",
-            [](const Server &self, const std::string &name) {
+            [](const Server &self, const std::string &name, bool force) {
                 const auto server = self.get("server");
-                call([&] { return sac_server_remove_pool(server.get(), name.c_str()); });
+                call([&] {
+                    return force ? sac_server_lose_pool(server.get(), name.c_str())
+                                 : sac_server_remove_pool(server.get(), name.c_str());
+                });
             },
-            nb::arg("name"))
+            nb::arg("name"), nb::arg("force") = false)
         .def("serve",
              [](const Server &self) {
                  const auto server = self.get("server");

@@ -36,11 +36,12 @@ struct World {
             std::abort();
         run = name;
         const sac::Fd meta = memory(4 << 20), data = memory(12 << 20), more = memory(12 << 20);
-        const sac_extent_fd extents[] = {{data.get(), 0, "data"}, {more.get(), 0, "more"}};
+        const sac_extent_fd extents[] = {{data.get(), 0, 0, "data"},
+                                         {more.get(), 0, 0, "more"}};
         sac_open_options o{};
         o.struct_size = sizeof o;
         o.flags = std::uint32_t{SAC_POOL_SHARED} | SAC_POOL_FORMAT;
-        o.data_count = 2, o.meta = {meta.get(), 0, "meta"}, o.data = extents;
+        o.data_count = 2, o.meta = {meta.get(), 0, 0, "meta"}, o.data = extents;
         sac_pool *out = nullptr;
         kit::must(sac_pool_open_fds(&o, &out), "open_fds");
         pool.reset(out);
