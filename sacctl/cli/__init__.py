@@ -16,14 +16,20 @@ from sacctl.cli.base import Root, common_options
 __all__ = ["main", "root"]
 
 _NOUNS = {
-    "device": ("sacctl.cli.device:device", "CXL memory devices: what is there and usable."),
+    "device": (
+        "sacctl.cli.device:device",
+        "CXL memory devices: what is there, and what can be done with it.",
+    ),
     "pool": ("sacctl.cli.pool:pool", "Create, list, extend and destroy pools."),
     "namespace": ("sacctl.cli.namespace:namespace", "Namespaces of a pool: who gets what."),
     "client": ("sacctl.cli.client:client", "Processes that use the pools."),
     "daemon": ("sacctl.cli.daemon:daemon", "Run the daemon, ask how it is, reload it."),
     "stats": ("sacctl.cli.stats:stats", "Occupancy, hits, bytes and latencies."),
     "health": ("sacctl.cli.health:health", "What is not as it should be, and what to do."),
-    "doctor": ("sacctl.cli.doctor:doctor", "Collect a report for a bug."),
+    "doctor": (
+        "sacctl.cli.doctor:doctor",
+        "Collect a report for a bug: versions, settings, devices, pools, health, logs.",
+    ),
     "metrics": ("sacctl.cli.metrics:metrics", "The daemon's figures as Prometheus text."),
     "bench": ("sacctl.cli.bench:bench", "Measure this machine against its own limits."),
     "demo": ("sacctl.cli.demo:demo", "See a daemon, a writer and a reader at work."),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +51,8 @@ def run(run_dir: Path | None) -> int:
     if state.socket is not None:
         given = replace(settings.daemon, socket=state.socket.absolute())
         settings = replace(settings, daemon=given)
+    if state.sysroot is not None:  # what the daemon looks at, and nobody hands down
+        os.environ["SAC_SYSROOT"] = str(state.sysfs.root)
     from sacctl.daemon.run import run as serve
 
     return serve(settings)

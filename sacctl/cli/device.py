@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,7 +31,7 @@ Examples:
 
 device = Group(
     "device",
-    help="CXL memory devices: what is there, what it is part of, what can be done with it.",
+    help="CXL memory devices: what is there, and what can be done with it.",
     epilog=_EXAMPLES,
     no_args_is_help=True,
     lazy={
@@ -69,7 +70,7 @@ def list_() -> None:
     from sacctl.render.devices import list_parts
 
     topology = read(state.sysfs)
-    view = view_of(state, topology, _asked(state, topology, poison=False))
+    view = view_of(state, topology, _asked(state, topology))
     looked = () if topology.memdevs else looked_for(state.sysfs, topology)
     record = {
         "devices": view.devices(),
@@ -101,7 +102,7 @@ def show(name: str) -> None:
     topology = read(state.sysfs)
     memdev = resolve(topology, name)
     said_means(state, name, memdev)
-    readings = _asked(state, topology, poison=True, memdev=memdev.name)
+    readings = _asked(state, topology, memdev)
     view = view_of(state, topology, readings)
     found = view.device(memdev, full=True)
     regions = [view.region(region) for region in regions_of(topology, memdev)]
@@ -109,7 +110,7 @@ def show(name: str) -> None:
     record = {"device": found, "regions": regions, "dax": dax, "note": readings.note}
     state.emit("device.show", record, lambda: device_parts(found, regions, dax))
     if readings.note:
-        state.more(f"no temperature, life and poison: {readings.note}")
+        state.more(f"not all of its health is known: {readings.note}")
 
 
 @device.command(cls=Command)
@@ -200,17 +201,23 @@ def uses(state: App) -> dict[str, tuple[PoolUse, ...]]:
                 continue
             seen.add(pool)
             for identity in {d for part in record.cxl.regions for d in part.devices}:
-                found.setdefault(identity, []).append(PoolUse(pool, record.state))
+                found.setdefault(identity, []).append(
+                    PoolUse(pool, record.state, record.cxl.mode)
+                )
     return {identity: tuple(pools) for identity, pools in found.items()}
 
 
-def _asked(state: App, topology: Topology, *, poison: bool, memdev: str = "") -> Readings:
-    """What the program cxl says: never of a simulated tree, for it would be of another
-    machine's devices."""
-    from sacctl.cxl.tools import Readings, ask
+def _asked(state: App, topology: Topology, memdev: Memdev | None = None) -> Readings:
+    """What the program cxl says of all devices; of one, its poison list too. Never of a
+    simulated tree, for it would be of this machine's devices."""
+    from sacctl.cxl.tools import Readings, ask, can_list
 
     if state.sysfs.simulated:
         return Readings(note="this is a simulated tree")
     if not topology.memdevs:
         return Readings(note="there is no device")
-    return ask(poison=poison, memdev=memdev)
+    if memdev is None:
+        return ask(poison=False)
+    why_not = can_list(state.sysfs, memdev)
+    found = ask(poison=not why_not, memdev=memdev.name)
+    return replace(found, note="; ".join(note for note in (found.note, why_not) if note))

@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
+from typing import TYPE_CHECKING
 
 import click
 
 from sacctl.cli import names
 from sacctl.cli.base import Command
 from sacctl.cli.context import App, app
-from sacctl.errors import UsageError
+from sacctl.errors import CtlError, UsageError
 
-__all__ = ["health"]
+if TYPE_CHECKING:
+    from sacctl.cxl.condition import Condition
+    from sacctl.records import HealthRecord, PoolRecord
+
+__all__ = ["health", "look"]
 
 _CODES = (
     (0, "ok"),
@@ -43,7 +49,8 @@ def health(plugin: bool, explain: str | None) -> int:
     """What is not as it should be, and what to do.
 
     Every finding has a code that never changes its meaning. Notes do not count for the
-    exit code.
+    exit code. As root the CXL devices of the pools are asked, too: temperature, wear,
+    alerts, and their lists of poison.
     """
     state = app()
     if explain is not None:
@@ -51,16 +58,66 @@ def health(plugin: bool, explain: str | None) -> int:
             raise UsageError("--plugin and --explain do not go together")
         _explain(state, explain)
         return 0
-    from sacctl.health import EXIT, examine
+    from sacctl.health import EXIT
     from sacctl.render.daemon import health_parts, plugin_line
 
-    found = examine(state.socket_path())
+    found = look(state)
     if plugin:
         line, code = plugin_line(found)
         sys.stdout.write(line + "\n")
         return code
     state.emit("health", found, lambda: health_parts(found))
     return EXIT[found["status"]]
+
+
+def look(state: App) -> HealthRecord:
+    """What the daemon found, and what this user sees beside it. Raises nothing of sacctl."""
+    from sacctl.health import examine, with_more
+
+    found = examine(state.socket_path())
+    answered = not {f["code"] for f in found["findings"]} & {"SAC101", "SAC102", "SAC106"}
+    return with_more(found, _devices(state, answered))
+
+
+def _devices(state: App, answered: bool) -> list[Condition]:
+    """What this user can see of the pools' devices, beside the daemon's answer."""
+    from sacctl import health_devices
+
+    try:
+        pools = _pools(state, answered)
+        found = [*_half_made(state), *health_devices.look(state.sysfs, pools)]
+        if os.geteuid() == 0:
+            found += health_devices.ask_devices(state.sysfs, pools)
+        return found
+    except (CtlError, OSError) as error:
+        state.more(f"the devices of the pools cannot be looked at: {error}")
+        return []
+
+
+def _half_made(state: App) -> list[Condition]:
+    """Pools that a command left so: the daemon does not know those that it has not opened."""
+    from sacctl.cli import offline
+    from sacctl.cxl.condition import Condition
+
+    records = offline.own_records(state)
+    found = [records.find(name) for name in records.names()]
+    left = [r for r in found if r is not None and r.state in ("creating", "destroying")]
+    shown = [offline.offline(record, True) for record in left]
+    return [
+        Condition("SAC201", p["name"], f"it is not served: {p['reason']}", p["hint"])
+        for p in shown
+    ]
+
+
+def _pools(state: App, answered: bool) -> list[PoolRecord]:
+    """Of the daemon; where it did not answer, of the records that there are."""
+    from sacctl.cli import offline
+
+    if answered:
+        return offline.all_pools(state)
+    records = offline.own_records(state)
+    found = [records.find(name) for name in records.names()]
+    return [offline.offline(record, False) for record in found if record is not None]
 
 
 def _explain(state: App, code: str) -> None:

@@ -12,6 +12,7 @@ from sacctl.cli import names
 from sacctl.cli import namespace_steps as steps
 from sacctl.cli.base import Group
 from sacctl.cli.context import app
+from sacctl.cli.namespace_isolated import create_isolated, destroyed_isolated, ids
 from sacctl.cli.options import Mode, Size, assume_yes, dry_run, namespace_name, pool_option
 from sacctl.errors import NotFoundError, PartlyError, UsageError, from_libsac
 
@@ -24,6 +25,7 @@ _EXAMPLES = """\
 Examples:
   sacctl namespace create chat --layout deepseek-v3.2-fp8 --quota 8G --mode 0640
   sacctl namespace create own --layout layout.json --key-scheme engine
+  sudo sacctl namespace create eng --layout glm-5-fp8 --isolated --quota 8G
 """
 
 
@@ -64,6 +66,14 @@ def namespace() -> None:
 )
 @click.option("--checksum", is_flag=True, help="Keep a checksum of each page's rows.")
 @click.option("--token-ids", is_flag=True, help="Keep each page's token ids.")
+@click.option(
+    "--isolated",
+    is_flag=True,
+    help="On DAX devices of its own, in the room of a CXL pool; it becomes POOL.NAME's.",
+)
+@click.option(
+    "--owner", metavar="USER[:GROUP]", help="Whose it is; only root may give it to others."
+)
 @dry_run
 def create(
     name: str,
@@ -71,15 +81,23 @@ def create(
     layout: str,
     layers: int | None,
     page_tokens: int | None,
+    isolated: bool,
+    owner: str | None,
     dry_run: bool,
     **options: Any,
 ) -> None:
     """Create a namespace, or find that the very same is there already.
 
-    The user who runs this is its owner.
+    The user who runs this is its owner, unless --owner says another one. An isolated one
+    shares no memory with others: clients find it in pool POOL.NAME.
     """
     state = app()
     found = _layout(layout, layers, page_tokens)
+    if owner is not None:
+        options |= ids(owner)
+    if isolated:
+        create_isolated(state, name, pool, found, options, dry_run)
+        return
     where = state.pool_name(pool)
     options["quota"] = options["quota"] or 0
     if dry_run:
@@ -233,10 +251,13 @@ def verify(name: str, pool: str | None, dry_run: bool) -> None:
 def destroy(name: str, pool: str | None, yes: bool, dry_run: bool) -> None:
     """Remove a namespace with its pages.
 
-    Refused while a client is attached to it.
+    Refused while a client is attached to it. Of an isolated one the devices go too, and its
+    room is given back, scrubbed.
     """
     state = app()
     where = state.pool_name(pool)
+    if destroyed_isolated(state, where, name, yes, dry_run):
+        return
     answer = state.call("namespace.show", pool=where, name=name)
     there = answer["namespace"]
     if dry_run:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from sacctl.cli.context import App
 from sacctl.errors import CtlError
+from sacctl.pool.cxl_record import describe
+from sacctl.pool.opening import boot_id
 from sacctl.pool.record import Record, Records
 from sacctl.records import PoolRecord
 
@@ -16,16 +18,21 @@ def own_records(state: App) -> Records:
     return Records(state.settings.pools.dir)
 
 
-def offline(record: Record, running: bool) -> PoolRecord:
-    """A pool that no daemon serves. running: one runs and does not know it."""
+def offline(record: Record, running: bool, boot: str = "") -> PoolRecord:
+    """A pool that no daemon serves. running: one runs and does not know it. boot: id of this
+    boot, where it is known."""
+    part = record.cxl
     if record.state in ("creating", "destroying"):
         reason = "it was left half made" if record.state == "creating" else "half destroyed"
         hint = f"sacctl pool destroy {record.name}"
+    elif part is not None and (record.state == "assembling" or (boot and part.boot != boot)):
+        reason = "it is not assembled since the machine started"
+        hint = f"sudo sacctl pool assemble {record.name}"
     elif running:
         reason, hint = "the daemon does not know it", "sacctl daemon reload"
     else:
         reason, hint = "no daemon runs", "sacctl daemon run"
-    return {
+    pool: PoolRecord = {
         "name": record.name,
         "kind": record.kind,
         "uuid": record.uuid,
@@ -55,10 +62,14 @@ def offline(record: Record, running: bool) -> PoolRecord:
                 "bytes": size,
                 "assigned_bytes": 0,
                 "free_bytes": 0,
+                "lost": "",
             }
             for index, (path, size) in enumerate(zip(record.data, record.sizes, strict=True))
         ],
     }
+    if record.cxl is not None:
+        pool["cxl"] = describe(record.cxl)
+    return pool
 
 
 def all_pools(state: App) -> list[PoolRecord]:
@@ -67,6 +78,7 @@ def all_pools(state: App) -> list[PoolRecord]:
     found: list[PoolRecord] = link.call("pool.list")["pools"] if link else []
     known = {pool["name"] for pool in found}
     records = own_records(state)
+    boot = boot_id(state.sysfs)
     for name in records.names():
         if name in known:
             continue
@@ -76,7 +88,7 @@ def all_pools(state: App) -> list[PoolRecord]:
             found.append(_unreadable(name, error))
             continue
         if record is not None:
-            found.append(offline(record, link is not None))
+            found.append(offline(record, link is not None, boot))
     return sorted(found, key=lambda pool: pool["name"])
 
 

@@ -4,28 +4,41 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sacctl.cli.base import Group
 from sacctl.cli.context import App, app
-from sacctl.cli.options import assume_yes, dry_run, pool_name
-from sacctl.errors import CtlError, DeniedError, NotFoundError, UsageError
+from sacctl.cli.options import Size, assume_yes, dry_run, pool_name
+from sacctl.cli.pool_answers import answer, lost, ours, shown
+from sacctl.errors import UsageError
 
-__all__ = ["pool"]
+if TYPE_CHECKING:
+    from sacctl.pool.cxl_destroy import CxlDestroyed
+
+__all__ = ["DEFAULT_NAME", "pool"]
 
 DEFAULT_NAME = "default"
-CXL_DEVICES = Path("/sys/bus/cxl/devices")
+
+_MORE = {
+    "plan": ("sacctl.cli.pool_plan:plan", "Show which pool of CXL devices could be made."),
+    "adopt": ("sacctl.cli.pool_adopt:adopt", "Make a pool of a region that is there already."),
+    "assemble": (
+        "sacctl.cli.pool_adopt:assemble",
+        "Make a pool's regions and devices again, as its record says.",
+    ),
+}
 
 _EXAMPLES = """\
 Examples:
   sacctl pool create kv --emulate 2x1G
   sacctl pool create kv --emulate 8G --huge 2M
   sacctl pool create kept --emulate 4G --path /var/lib/kept
+  sudo sacctl pool create kv --devices cxl0,cxl1
 """
+
+_CXL = ("size", "granularity", "mode", "isolated_room")
 
 _emulate = click.option(
     "--emulate",
@@ -34,7 +47,7 @@ _emulate = click.option(
 )
 
 
-@click.group(cls=Group, no_args_is_help=True)
+@click.group(cls=Group, no_args_is_help=True, lazy=_MORE)
 def pool() -> None:
     """Create, list, extend and destroy pools."""
 
@@ -54,25 +67,69 @@ def pool() -> None:
     metavar="DIR",
     help="Folder of the pool's files; else one on /dev/shm.",
 )
+@click.option("--size", type=Size(), help="Bytes of the CXL regions; else all that is free.")
+@click.option(
+    "--granularity", type=Size(), metavar="BYTES", help="Of the interleave: 256 to 16K."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["devdax", "system-ram"]),
+    help="CXL memory as DAX devices, or as a NUMA node's. [devdax]",
+)
+@click.option(
+    "--isolated-room",
+    type=Size(),
+    metavar="SIZE",
+    help="Leave so much for namespaces with devices of their own.",
+)
 @dry_run
-def create(
-    name: str,
-    emulate: str | None,
-    devices: str | None,
-    huge: str | None,
-    path: str | None,
-    dry_run: bool,
-) -> None:
+def create(name: str, emulate: str | None, devices: str | None, **options: Any) -> None:
     """Create a pool, or find that the very same is there already.
 
-    Free memory and limits are looked at first. A failure takes back what was done. A
-    daemon that runs gets the pool at once. NAME is "default" where it is left out.
+    Of ordinary memory: free memory and limits are looked at first. Of CXL devices: an
+    interleaved region is planned, made and checked; the order of the devices does not matter.
+    A failure takes back what was done. A daemon that runs gets the pool at once. NAME is
+    "default" where it is left out.
     """
     state = app()
+    emulated = {"--huge": options["huge"], "--path": options["path"]}
+    cxl = {f"--{key.replace('_', '-')}": options[key] for key in _CXL}
+    if devices is not None and emulate is not None:
+        raise UsageError("--devices and --emulate are two kinds of pools: give one")
+    wrong = [o for o, value in (cxl if devices is None else emulated).items() if value]
+    if wrong and (devices or emulate):
+        other = "--devices" if devices is None else "--emulate"
+        raise UsageError(f"{wrong[0]} goes with {other}")
     if devices is not None:
-        if emulate is not None:
-            raise UsageError("--devices and --emulate are two kinds of pools: give one")
-        _no_devices(name, devices)
+        _create_cxl(state, name, devices, options)
+    else:
+        _create_emulated(state, name, emulate, options)
+
+
+def _create_cxl(state: App, name: str, devices: str, options: dict[str, Any]) -> None:
+    from sacctl.cli.pool_cxl import create as make
+
+    made = make(
+        state,
+        name,
+        devices,
+        size=options["size"],
+        granularity=options["granularity"],
+        mode=options["mode"] or "devdax",
+        room=options["isolated_room"] or 0,
+        dry_run=options["dry_run"],
+    )
+    if made is None:
+        return
+    if not made.created:
+        state.say(f"pool {name} was there already, the same")
+    values = {"created": made.created, "served": made.served, "steps": made.steps}
+    answer(state, "pool.create", made, values)
+
+
+def _create_emulated(
+    state: App, name: str, emulate: str | None, options: dict[str, Any]
+) -> None:
     if emulate is None:
         raise UsageError(
             "a pool is made of something: --emulate SIZE or --devices DEV,DEV",
@@ -82,7 +139,8 @@ def create(
     from sacctl.pool.create import create as make
     from sacctl.pool.spec import Spec, parse_sizes
 
-    spec = Spec(name, parse_sizes(emulate), huge or "", path or "")
+    spec = Spec(name, parse_sizes(emulate), options["huge"] or "", options["path"] or "")
+    dry_run = options["dry_run"]
     link = state.try_link()
     # root's pool is the daemon's, which then finds it again by itself.
     owner = link.peer.uid if link is not None and os.geteuid() == 0 else None
@@ -95,7 +153,7 @@ def create(
         state.plan(made.steps)
         return
     values = {"created": made.created, "served": made.served, "steps": made.steps}
-    _answer(state, "pool.create", made, values)
+    answer(state, "pool.create", made, values)
 
 
 @pool.command("list")
@@ -118,7 +176,7 @@ def show(name: str) -> None:
     state = app()
     from sacctl.render.pools import pool_parts
 
-    answer = _shown(state, name)
+    answer = shown(state, name)
     found, spaces = answer["pool"], answer["namespaces"]
     state.emit("pool.show", answer, lambda: pool_parts(found, spaces))
 
@@ -141,136 +199,81 @@ def extend(name: str, emulate: str | None, dry_run: bool) -> None:
 
     sizes = parse_sizes(emulate)
     link = state.try_link()
-    with _ours(state, name):
+    with ours(state, name):
         made = lengthen(
             name, sizes, own_records(state), daemon=link, dry_run=dry_run, say=state.more
         )
     if dry_run:
         state.plan(made.steps)
         return
-    _answer(state, "pool.extend", made, {"served": made.served, "steps": made.steps})
+    answer(state, "pool.extend", made, {"served": made.served, "steps": made.steps})
 
 
 @pool.command()
 @pool_name
+@click.option(
+    "--force-offline",
+    is_flag=True,
+    help="Take memory of its CXL regions offline that somebody has put online.",
+)
+@click.option(
+    "--allow-leak",
+    is_flag=True,
+    help="Go on where memory cannot go offline; it is lost until the next reboot.",
+)
 @assume_yes
 @dry_run
-def destroy(name: str, yes: bool, dry_run: bool) -> None:
+def destroy(name: str, force_offline: bool, allow_leak: bool, yes: bool, dry_run: bool) -> None:
     """Remove a pool with all that is in it.
 
-    Refused while clients are attached. Without a daemon the files are removed here.
+    Refused while clients are attached. Without a daemon the files are removed here. Memory
+    of CXL devices is scrubbed; regions that sacctl made go, adopted ones stay.
     """
     state = app()
     from sacctl.cli.offline import own_records
     from sacctl.pool.destroy import destroy as remove
 
     link = state.try_link()
-    with _ours(state, name):
-        planned = remove(name, own_records(state), daemon=link, dry_run=True)
+    with ours(state, name):
+        found = own_records(state).find(name)
+        cxl = found is not None and found.cxl is not None
+        if not cxl:
+            planned = remove(name, own_records(state), daemon=link, dry_run=True)
+    if cxl:
+        _destroy_cxl(state, name, yes, dry_run, force_offline, allow_leak)
+        return
     if dry_run:
         state.plan(planned.steps)
         return
-    state.confirm(f"Destroy {_lost(state, name)}?", yes)
+    state.confirm(f"Destroy {lost(state, name)}?", yes)
     gone = remove(name, own_records(state), daemon=link, say=state.more)
     state.emit("pool.destroy", {"pool": name, "steps": gone.steps}, list)
     state.say(f"pool {name} is destroyed")
 
 
-# --------------------------------------------------------------------------- helpers
+def _stays(gone: CxlDestroyed) -> str:
+    """What of an adopted pool does not go."""
+    part = gone.record.cxl
+    if part is None or not part.adopted:
+        return ""
+    names = [n for region in part.regions for n in (region.region, *region.dax[:1]) if n]
+    verb = "stay" if len(names) > 1 else "stays"
+    return f"; {' and '.join(names)}, which it had adopted, {verb}, under device_dax"
 
 
-def _no_devices(name: str, devices: str) -> NoReturn:
-    """Why no pool can be made of these devices."""
-    wanted = [word.strip() for word in devices.split(",")]
-    if not all(wanted):
-        raise UsageError(f"--devices {devices}: names with commas between, such as cxl0,cxl1")
-    hint = f"sacctl pool create {name} --emulate 2x1G, which does the same in ordinary memory"
-    try:
-        there = sorted(d.name for d in CXL_DEVICES.iterdir() if d.name.startswith("mem"))
-    except OSError:
-        there = []
-    if not there:
-        raise NotFoundError(
-            f"this machine has no CXL memory device: {CXL_DEVICES} lists none, so there is no "
-            f"{' and no '.join(wanted)}",
-            object=devices,
-            hint=hint,
-        )
-    raise CtlError(
-        f"this version makes no pools of CXL devices; this machine has {', '.join(there)}",
-        object=devices,
-        hint=hint,
-    )
+def _destroy_cxl(
+    state: App, name: str, yes: bool, dry_run: bool, force_offline: bool, allow_leak: bool
+) -> None:
+    from sacctl.cli.pool_cxl import destroy as remove
 
-
-def _shown(state: App, name: str) -> dict[str, Any]:
-    """The answer of pool.show, or what the record says where the daemon knows nothing."""
-    from sacctl.cli.offline import offline, own_records
-
-    link = state.try_link()
-    if link is not None:
-        try:
-            return link.call("pool.show", name=name)
-        except NotFoundError:
-            if own_records(state).find(name) is None:
-                raise
-    record = own_records(state).get(name)
-    return {"pool": offline(record, link is not None), "namespaces": []}
-
-
-def _answer(state: App, schema: str, made: Any, values: dict[str, Any]) -> None:
-    """The pool as it is now. made.pool is empty where no daemon was handed it."""
-    from sacctl.cli.offline import offline
-    from sacctl.render.pools import pool_parts
-
-    found, served = made.pool or offline(made.record, False), made.served
-    if not served:  # a daemon that has started meanwhile takes the pool by its record
-        with suppress(CtlError):
-            found = _shown(state, made.record.name)["pool"]
-            served = found["state"] == "serving"
-    values = {**values, "served": served}
-    state.emit(schema, {"pool": found, **values}, lambda: pool_parts(found))
-    if not served:
-        text = f"pool {found['name']} is not served: {found['reason']}. next: {found['hint']}"
-        if found["hint"] == "sacctl daemon run":
-            text += " (one that is just starting takes the pool by itself)"
-        state.say(text)
-
-
-class _ours:  # noqa: N801 -- reads as a word: with _ours(...)
-    """Says whose a pool is that has no record here and that the daemon serves."""
-
-    def __init__(self, state: App, name: str) -> None:
-        self._state, self._name = state, name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        link = self._state.try_link() if isinstance(error, NotFoundError) else None
-        if link is None:
-            return
-        served = [p for p in link.call("pool.list")["pools"] if p["name"] == self._name]
-        if served:
-            folder = self._state.settings.pools.dir
-            raise DeniedError(
-                f"pool {self._name} has no record in {folder}: its files are of user "
-                f"{served[0]['owner_uid']}",
-                object=self._name,
-                hint="run this as that user",
-            ) from error
-
-
-def _lost(state: App, name: str) -> str:
-    """What goes with the pool, for the question."""
-    from sacctl.render.quantities import list_of, size
-
-    found = _shown(state, name)
-    there, spaces = found["pool"], found["namespaces"]
-    held = sum(space["assigned_bytes"] for space in spaces)
-    total = there["data_bytes"] or sum(extent["bytes"] for extent in there["extents"])
-    if not spaces:
-        return f"pool {name} of {size(total)}"
-    names = list_of([space["name"] for space in spaces])
-    many = "1 namespace" if len(spaces) == 1 else f"{len(spaces)} namespaces"
-    return f"pool {name} of {size(total)} with {many} of {size(held)} ({names})"
+    allowed = {"force_offline": force_offline, "allow_leak": allow_leak}
+    planned = remove(state, name, dry_run=True, **allowed)
+    if dry_run:
+        state.plan(planned.steps)
+        return
+    state.confirm(f"Destroy {lost(state, name)}?", yes)
+    gone = remove(state, name, **allowed)
+    state.emit("pool.destroy", {"pool": name, "steps": gone.steps, "left": gone.left}, list)
+    for left in gone.left:
+        state.say(f"note: {left}")
+    state.say(f"pool {name} is destroyed{_stays(gone)}")

@@ -77,6 +77,12 @@ def create(
     with Places(uid) as places, Places(uid) as old:
         take = TakeRecords(records, spec.name, seen)
         try:
+            if seen is not None and seen.cxl is not None:
+                raise CtlError(
+                    f"there is a pool '{spec.name}' already, of CXL devices",
+                    object=spec.name,
+                    hint=f"another name, or sacctl pool destroy {spec.name} first",
+                )
             if seen is not None and seen.state in ("ready", "extending"):
                 there = _there(seen)
                 _same(spec, present(seen) if there else seen)

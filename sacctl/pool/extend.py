@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sacctl.errors import CtlError, NotFoundError, from_os
+from sacctl.errors import CtlError, NotFoundError, RefusedError, from_os
 from sacctl.pool import limits, native, superblock
 from sacctl.pool.acl import share
 from sacctl.pool.filesteps import MakeFile, OpenFiles, RemoveFile
@@ -81,6 +81,12 @@ def extend(
     before.
     """
     seen = records.get(name)
+    if seen.cxl is not None:
+        raise RefusedError(
+            f"pool '{name}' is made of CXL devices, and does not grow by ordinary memory",
+            object=name,
+            hint="a second pool of devices that are free: sacctl pool plan",
+        )
     if seen.state in ("creating", "destroying"):
         raise CtlError(
             f"pool '{name}' is not whole: its {seen.state[:-3]}ion was cut off"

@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from sacctl.errors import CtlError, NotFoundError, UsageError, from_os
+from sacctl.pool.cxl_record import CxlPart
+from sacctl.pool.fields import Fields
 
-__all__ = ["STATES", "Record", "Records", "check_name"]
+__all__ = ["KINDS", "STATES", "Record", "Records", "check_name"]
 
-STATES = ("creating", "ready", "extending", "destroying")
+KINDS = ("emulated", "cxl")
+STATES = ("creating", "ready", "extending", "assembling", "destroying")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _SUFFIX = ".toml"
 _MOST_BYTES = 1 << 20  # of a record: 64 extents with long paths are a third of it
@@ -54,6 +57,7 @@ class Record:
         folders: that sacctl made for its pools, outer first; they go with the pool when they
             are empty.
         path: the folder given by --path, or "".
+        cxl: of a pool of kind "cxl": its regions.
     """
 
     name: str
@@ -68,6 +72,7 @@ class Record:
     state: str = "ready"
     folders: tuple[str, ...] = ()
     path: str = ""
+    cxl: CxlPart | None = None
 
     def with_(self, **changes: Any) -> Record:
         """A copy with other values."""
@@ -88,61 +93,39 @@ class Record:
             "data": list(self.data),
             "sizes": list(self.sizes),
             "folders": list(self.folders),
-        }
+        } | ({} if self.cxl is None else {"cxl": self.cxl.to_dict()})
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], where: str = "pool record") -> Record:
         """Checks and takes a record apart; unknown keys are left out, for they are a newer
         version's. Raises CtlError that names ``where`` and the key."""
-
-        def fail(key: str, why: str) -> CtlError:
-            return CtlError(
-                f"{where}: {key} {why}",
-                object=where,
-                hint="mend the file by hand, or remove it and create the pool again",
-            )
-
-        def text(key: str, default: str | None = None) -> str:
-            value = values.get(key, default)
-            if not isinstance(value, str) or "\0" in value:
-                raise fail(key, "is missing or no text")
-            return value
-
-        def texts(key: str, default: list[str] | None = None) -> tuple[str, ...]:
-            value = values.get(key, default)
-            if not isinstance(value, list) or not all(
-                isinstance(v, str) and v and "\0" not in v for v in value
-            ):
-                raise fail(key, "is missing or no list of texts")
-            return tuple(value)
-
-        def number(value: Any, key: str) -> int:
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or not 0 <= value < 1 << 63:
-                raise fail(key, f"is {value!r}; a number from 0 is needed")
-            return int(value)
-
-        sizes = values.get("sizes")
-        if not isinstance(sizes, list) or not sizes:
+        table = Fields(values, where)
+        fail = table.fail
+        if not values.get("sizes"):
             raise fail("sizes", "is missing or empty")
+        part = table.values.get("cxl")
         record = cls(
-            name=text("name"),
-            kind=text("kind"),
-            state=text("state", "ready"),
-            uuid=text("uuid"),
-            created=text("created"),
-            uid=number(values.get("uid", 0), "uid"),
-            huge=text("huge", ""),
-            path=text("path", ""),
-            meta=text("meta"),
-            data=texts("data"),
-            sizes=tuple(number(size, "sizes") for size in sizes),
-            folders=texts("folders", []),
+            name=table.text("name"),
+            kind=table.text("kind"),
+            state=table.text("state", "ready"),
+            uuid=table.text("uuid"),
+            created=table.text("created"),
+            uid=table.number("uid", 0),
+            huge=table.text("huge", ""),
+            path=table.text("path", ""),
+            meta=table.text("meta"),
+            data=table.texts("data"),
+            sizes=table.numbers("sizes"),
+            folders=table.texts("folders", []),
+            cxl=None if part is None else CxlPart.read(Fields(part, where, "cxl.")),
         )
         if not _NAME.fullmatch(record.name):
             raise fail("name", f"is '{record.name}', which no pool can be called")
-        if record.kind != "emulated":
-            raise fail("kind", f"is '{record.kind}'; this version knows only 'emulated'")
+        if record.kind not in KINDS:
+            raise fail("kind", f"is '{record.kind}'; this version knows {', '.join(KINDS)}")
+        if (record.kind == "cxl") != (record.cxl is not None):
+            raise fail("cxl", f"is {'missing' if part is None else 'there'} in a pool of kind "
+                       f"'{record.kind}'")  # fmt: skip
         if record.state not in STATES:
             raise fail("state", f"is '{record.state}'; it must be one of {', '.join(STATES)}")
         if record.huge not in ("", "2M", "1G"):
@@ -151,6 +134,12 @@ class Record:
             raise fail("uuid", "is not 32 hexadecimal digits")
         if len(record.data) != len(record.sizes):
             raise fail("sizes", f"has {len(record.sizes)} entries for {len(record.data)} files")
+        if record.cxl and record.cxl.mode == "devdax":
+            if len(record.cxl.regions) != len(record.data):
+                raise fail("cxl.regions", f"are {len(record.cxl.regions)} for "
+                           f"{len(record.data)} extents")  # fmt: skip
+            if record.cxl.parent and not _NAME.fullmatch(record.cxl.parent):
+                raise fail("cxl.parent", f"is '{record.cxl.parent}', which no pool is called")
         for path in (record.meta, *record.data, *record.folders):
             if not path.startswith("/") or ".." in Path(path).parts:
                 raise fail("meta, data, folders", f"hold '{path}', which is no absolute path")
@@ -272,18 +261,28 @@ def _read(path: Path) -> bytes:
 
 def render(record: Record) -> str:
     """The record as TOML."""
-    lines = ["# Written by sacctl. The files named here belong to the pool.\n"]
-    lines += [f"{key} = {_toml(value)}\n" for key, value in record.to_dict().items()]
+    values = record.to_dict()
+    part = values.pop("cxl", None)
+    lines = ["# Written by sacctl. What is named here belongs to the pool.\n", *_keys(values)]
+    if part is not None:
+        regions = part.pop("regions")
+        lines += ["\n[cxl]\n", *_keys(part)]
+        for region in regions:
+            lines += ["\n[[cxl.regions]]\n", *_keys(region)]
     return "".join(lines)
 
 
+def _keys(values: dict[str, Any]) -> list[str]:
+    return [f"{key} = {_toml(value)}\n" for key, value in values.items()]
+
+
 def _toml(value: object) -> str:
-    """A text, a number or a list of them."""
+    """A text, a number, a truth or a list of them."""
     if isinstance(value, list):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     if isinstance(value, str):
         return '"' + "".join(map(_escaped, value)) + '"'
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _escaped(letter: str) -> str:

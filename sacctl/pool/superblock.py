@@ -3,40 +3,73 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
+import stat
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 
-__all__ = ["Superblock", "read", "read_file"]
+__all__ = [
+    "DATA",
+    "META",
+    "Superblock",
+    "forget_boot",
+    "identify",
+    "marked",
+    "read",
+    "read_file",
+]
 
 BYTES = 4096
 MAGIC = b"SACPOOL\0"
 MAJOR = 1
 ENTRIES, ENTRY_BYTES = 256, 48
+META, DATA = 1, 2
+BOOT_ID = 72  # its place in the block
+ALIGN = 2 << 20  # of mappings of a DAX device
 
 
 @dataclass(frozen=True, slots=True)
 class Superblock:
-    """uuid: lower-case hex. extents: bytes of each data extent."""
+    """uuid: lower-case hex. extents: bytes of each data extent. kind: META or DATA.
+
+    position: of a data extent among them.
+    """
 
     uuid: str
     extents: tuple[int, ...]
     incarnation: int
     clean: bool
+    kind: int = META
+    position: int = 0
 
 
 def read(fd: int) -> Superblock | None:
     """Of a metadata extent; None where there is no valid one. Raises OSError."""
+    found = identify(fd)
+    return found if found is not None and found.kind == META else None
+
+
+def identify(fd: int) -> Superblock | None:
+    """Of any extent, a file or a DAX device. None where no copy is valid; raises OSError,
+    EIO where the device's memory cannot be read."""
+    head = _head(fd)
     best, newest = None, -1
     for at in (0, BYTES):
-        block = os.pread(fd, BYTES, at)
+        block = head[at : at + BYTES]
         if len(block) < BYTES or block[:8] != MAGIC:
             continue
-        major, _minor, uuid, sequence, kind = struct.unpack_from("<II16sQI", block, 8)
+        major, _minor, uuid, sequence, kind, position = struct.unpack_from(
+            "<II16sQII", block, 8
+        )
         (incarnation,) = struct.unpack_from("<Q", block, 64)
         flags, count = struct.unpack_from("<II", block, 88)
         whole = struct.unpack_from("<I", block, BYTES - 4)[0] == crc32c(block[:-4])
-        if not whole or major != MAJOR or kind != 1 or not 1 <= count <= 64:
+        if not whole or major != MAJOR or kind not in (META, DATA) or count > 64:
+            continue
+        if kind == META and not count:
             continue
         if sequence > newest:
             sizes = [
@@ -44,8 +77,78 @@ def read(fd: int) -> Superblock | None:
                 for i in range(count)
             ]
             newest = sequence
-            best = Superblock(uuid.hex(), tuple(sizes), incarnation, bool(flags & 1))
+            best = Superblock(
+                uuid.hex(), tuple(sizes), incarnation, bool(flags & 1), kind, position
+            )
     return best
+
+
+def marked(fd: int) -> bool:
+    """Whether an extent begins with a superblock, valid or not. Raises OSError as identify."""
+    head = _head(fd)
+    return any(head[at : at + 8] == MAGIC for at in (0, BYTES))
+
+
+def _head(fd: int) -> bytes:
+    """The first bytes of an extent."""
+    if stat.S_ISCHR(os.fstat(fd).st_mode):
+        return _mapped(fd)
+    return os.pread(fd, 2 * BYTES, 0)
+
+
+def _mapped(fd: int) -> bytes:
+    """As a child reads them from a mapping, for a DAX device knows no read(2), and memory
+    that is poisoned or has gone kills whoever touches it."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        with suppress(BaseException):
+            with mmap.mmap(fd, ALIGN, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
+                os.write(into, memory[: 2 * BYTES])
+            code = 0
+        os._exit(code)
+    os.close(into)
+    with os.fdopen(out, "rb") as pipe:
+        head = pipe.read()
+    ended = os.waitpid(pid, 0)[1]
+    if ended or len(head) != 2 * BYTES:
+        raise OSError(errno.EIO, "its memory cannot be read: it is poisoned, or has gone")
+    return head
+
+
+def forget_boot(fd: int) -> None:
+    """Clears the boot id in each valid copy: who opens the pool next takes its memory as after
+    a reboot, and keeps only what has a checksum that holds. Needs a file open for writing.
+
+    Raises OSError, EIO where the device's memory cannot be written.
+    """
+    if not stat.S_ISCHR(os.fstat(fd).st_mode):
+        with mmap.mmap(fd, 2 * BYTES, mmap.MAP_SHARED) as memory:
+            _forget(memory)
+        return
+    pid = os.fork()  # as _mapped() does, and for the same reason
+    if pid == 0:
+        code = 1
+        with suppress(BaseException):
+            with mmap.mmap(fd, ALIGN, mmap.MAP_SHARED) as memory:
+                _forget(memory)
+            code = 0
+        os._exit(code)
+    if os.waitpid(pid, 0)[1]:
+        raise OSError(errno.EIO, "its memory cannot be written: it is poisoned, or has gone")
+
+
+def _forget(memory: mmap.mmap) -> None:
+    # The older copy first: one that is cut off leaves the other, and the next time begins anew.
+    copies = [bytes(memory[at : at + BYTES]) for at in (0, BYTES)]
+    order = sorted((0, 1), key=lambda i: struct.unpack_from("<Q", copies[i], 32)[0])
+    for index in order:
+        block = copies[index]
+        sound = struct.unpack_from("<I", block, BYTES - 4)[0] == crc32c(block[:-4])
+        if block[:8] == MAGIC and sound:
+            new = block[:BOOT_ID] + bytes(16) + block[BOOT_ID + 16 : -4]
+            memory[index * BYTES : (index + 1) * BYTES] = new + struct.pack("<I", crc32c(new))
 
 
 def read_file(path: str) -> Superblock | None:

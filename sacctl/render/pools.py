@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sacctl.records import FlushRecord, HolderRecord, NamespaceRecord, PoolRecord
+from sacctl.render.cxl_pools import add_facts, regions_table
 from sacctl.render.quantities import count, percent, size
 from sacctl.render.table import Cell, Facts, Part, Table
 from sacctl.render.users import group, user
@@ -31,8 +32,9 @@ def state_cell(state: str) -> Cell:
 def pool_table(pools: Iterable[PoolRecord]) -> Table:
     """One line a pool."""
     table = Table(
-        ("name", "state", ">size", ">free", ">used", ">extents", ">namespaces", ">clients")
-    )
+        ("name", "kind", "state", ">size", ">free", ">used", ">extents", ">namespaces",
+         ">clients")
+    )  # fmt: skip
     for pool in pools:
         if pool["state"] == "serving":
             data, free = pool["data_bytes"], pool["free_bytes"]
@@ -47,7 +49,7 @@ def pool_table(pools: Iterable[PoolRecord]) -> Table:
         else:
             known = sum(extent["bytes"] for extent in pool["extents"])
             numbers = [size(known) if known else "", "", "", str(len(pool["extents"])), "", ""]
-        table.add(pool["name"], state_cell(pool["state"]), *numbers)
+        table.add(pool["name"], pool["kind"], state_cell(pool["state"]), *numbers)
     return table
 
 
@@ -60,6 +62,9 @@ def pool_parts(pool: PoolRecord, namespaces: Iterable[NamespaceRecord] = ()) -> 
     facts.add("why", Cell(pool["reason"], "bad"))
     facts.add("next", pool["hint"])
     facts.add("kind", pool["kind"])
+    cxl = pool.get("cxl")
+    if cxl is not None:
+        add_facts(facts, cxl)
     facts.add("uuid", pool["uuid"])
     facts.add("created", pool["created"])
     facts.add("owner", user(pool["owner_uid"]))
@@ -67,7 +72,8 @@ def pool_parts(pool: PoolRecord, namespaces: Iterable[NamespaceRecord] = ()) -> 
         data, free = pool["data_bytes"], pool["free_bytes"]
         facts.add("size", size(data))
         facts.add("free", f"{size(free)} ({percent(free, data)})")
-        facts.add("metadata", f"up to {size(pool['metadata_bytes'])}, in a sparse file")
+        held = "on a device" if "/dev/dax" in pool["meta"] else "in a sparse file"
+        facts.add("metadata", f"up to {size(pool['metadata_bytes'])}, {held}")
         facts.add("slab", size(pool["slab_bytes"]))
         facts.add("pages of the kernel", _kernel_pages(pool))
         facts.add("opened", f"{count(pool['incarnation'])} times; {_found(pool)}")
@@ -80,6 +86,8 @@ def pool_parts(pool: PoolRecord, namespaces: Iterable[NamespaceRecord] = ()) -> 
         free_text = size(extent["free_bytes"]) if serving else ""
         extents.add(str(extent["index"]), size(extent["bytes"]), free_text, extent["path"])
     parts: list[Part] = [facts, extents]
+    if cxl is not None:
+        parts.append(regions_table(cxl))
     spaces = namespace_table(namespaces)
     if spaces.rows:
         spaces.title = "namespaces"

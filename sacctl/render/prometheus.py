@@ -139,6 +139,10 @@ def _extents(out: _Text, stats: StatsRecord) -> None:
         for row in stats["extents"]:
             labels = {"pool": row["pool"], "extent": row["index"]}
             out.sample(name, labels, row[field])  # type: ignore[literal-required]
+    out.head("sac_extent_lost", "gauge", "1 where it has gone with its device")
+    for row in stats["extents"]:
+        labels = {"pool": row["pool"], "extent": row["index"]}
+        out.sample("sac_extent_lost", labels, int(bool(row.get("lost"))))
 
 
 def _latencies(out: _Text, stats: StatsRecord) -> None:

@@ -16,7 +16,18 @@ from sacctl.render.quantities import clean, width
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-__all__ = ["Cell", "Facts", "Part", "Table", "console", "drawn", "fitted", "plain", "write"]
+__all__ = [
+    "STYLES",
+    "Cell",
+    "Facts",
+    "Part",
+    "Table",
+    "console",
+    "drawn",
+    "fitted",
+    "plain",
+    "write",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +82,7 @@ _GAP = 2  # between columns
 _DRAWN = 300  # rows at most
 _FOLDED = 24  # the least that is left for text that may be folded
 
-_STYLES = {"": "", "good": "green", "bad": "bold red", "warn": "yellow", "dim": "dim"}
+STYLES = {"": "", "good": "green", "bad": "bold red", "warn": "yellow", "dim": "dim"}
 
 
 def write(parts: Iterable[Part], out: TextIO) -> None:
@@ -206,7 +217,7 @@ def _styled(value: str | Cell) -> RenderableType:
     from rich.text import Text
 
     mood = value.mood if isinstance(value, Cell) else ""
-    return Text(_text(value) or "-", style=_STYLES[mood])
+    return Text(_text(value) or "-", style=STYLES[mood])
 
 
 def _text(value: str | Cell) -> str:

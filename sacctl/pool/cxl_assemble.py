@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the devices of a recorded pool again, after a reboot or a device's return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sacctl.cxl.made import Made
+from sacctl.cxl.model import Topology
+from sacctl.cxl.read import read, resolve
+from sacctl.cxl.regionplan import RegionPlan, plan_region
+from sacctl.cxl.sysfs import Sysfs
+from sacctl.errors import CtlError, NotFoundError, RefusedError
+from sacctl.pool.create import Created
+from sacctl.pool.cxl_content import Content, Distrust
+from sacctl.pool.cxl_files import CheckExtents, FormatExtents, OpenDevices, OpenMeta
+from sacctl.pool.cxl_find import find_dax, find_region, missing, no_devices
+from sacctl.pool.cxl_hand import hand_over, mark
+from sacctl.pool.cxl_job import Job, before, need_root
+from sacctl.pool.cxl_present import clear, clear_steps, located, served, whole
+from sacctl.pool.cxl_ram import is_mounted, memory_steps
+from sacctl.pool.cxl_record import CxlPart, RegionPart
+from sacctl.pool.cxl_regions import NoteChange, Wanted, making
+from sacctl.pool.cxl_room import room_region
+from sacctl.pool.filesteps import OpenFiles
+from sacctl.pool.later import Later
+from sacctl.pool.opening import boot_id
+from sacctl.pool.places import Places
+from sacctl.pool.record import Record, Records
+from sacctl.pool.recordsteps import Daemon, HandOver, TakeRecords, WriteRecord
+from sacctl.pool.steps import Say, Step, carry_out
+from sacctl.pool.udevrule import active
+
+__all__ = ["Assembled", "assemble"]
+
+
+@dataclass(slots=True)
+class Assembled:
+    """What came of it. changed: something had to be made. formatted: its memory had lost its
+    content. served: a daemon has it. pool: the daemon's record of it."""
+
+    record: Record
+    changed: bool = False
+    formatted: bool = False
+    served: bool = False
+    steps: list[str] = field(default_factory=list)
+    pool: dict[str, Any] = field(default_factory=dict)
+
+    def as_created(self) -> Created:
+        """For a creation that found the pool there."""
+        return Created(self.record, False, self.served, self.steps, self.pool)
+
+
+def assemble(
+    name: str,
+    sysfs: Sysfs,
+    records: Records,
+    *,
+    daemon: Daemon | None = None,
+    dry_run: bool = False,
+    half_destroyed: bool = False,
+    say: Say = lambda _: None,
+) -> Assembled:
+    """Makes regions and devices of the pool as they are recorded, looks what pool is on them,
+    and hands them to the daemon, if one runs. What is there already stays.
+
+    half_destroyed: also of a pool whose destruction was cut off, so that it can go on.
+
+    Memory that holds no pool any more (it lost its power) gets a new one. Raises
+    NotFoundError where devices are missing, RefusedError where the memory holds another pool
+    or the record says that it is half made; CtlError, BusyError, DeniedError,
+    PartlyError as create(). After an error nothing half made is left.
+    """
+    if not dry_run:
+        need_root(sysfs, f"sacctl pool assemble {name}")
+    record = records.get(name)
+    part = record.cxl
+    if part is None:
+        raise CtlError(
+            f"pool '{name}' is emulated: there is nothing to assemble",
+            object=name,
+            hint=f"sacctl pool create {name} with the same options makes its files anew",
+        )
+    if record.state == "creating" or (record.state == "destroying" and not half_destroyed):
+        raise RefusedError(
+            f"pool '{name}' was left half "
+            f"{'made' if record.state == 'creating' else 'destroyed'}",
+            object=name,
+            hint=f"sacctl pool destroy {name}",
+        )
+    if served(daemon, record):
+        return Assembled(record, served=True)
+    if daemon is None and whole(sysfs, record, part):
+        return Assembled(record)
+    with Places(record.uid) as places:
+        take = TakeRecords(records, name, record)
+        try:
+            if not dry_run:
+                carry_out([take], say)
+                clear(sysfs, record, records, say)
+            elif dead := [step.what for step in clear_steps(sysfs, record, records)]:
+                more = f"make the regions of pool '{name}' again as recorded, and open it"
+                return Assembled(record, True, steps=[take.what, *dead, more])
+            return _assemble(record, sysfs, records, places, daemon, dry_run, say)
+        finally:
+            take.release()
+
+
+def _assemble(
+    record: Record,
+    sysfs: Sysfs,
+    records: Records,
+    places: Places,
+    daemon: Daemon | None,
+    dry_run: bool,
+    say: Say,
+) -> Assembled:
+    part = record.cxl
+    assert part is not None
+    topology = read(sysfs)
+    boot = boot_id(sysfs)
+    job = Job(sysfs, record.with_(cxl=part.with_(before=before(topology), boot=boot)))
+    there = located(topology, part, boot)
+    build: list[Step] = []
+    if there is not None:
+        job.made = there
+    else:
+        wanted = _wanted(record, topology, part, part.boot == boot)
+        job.made = [Made(want.region) for want in wanted]
+        job.record = _renamed(job.record, wanted)
+        build = [NoteChange(job, records, record, "assembling"), *making(job, wanted)]
+    if part.mount:
+        return _memory(job, records, record, places, build, daemon, dry_run, say)
+    form = FormatExtents(places, job.now)
+    content = Content(places, job.now)
+    fresh: list[Step] = [form, CheckExtents(places, job.now, form.uuid)]
+    look: list[Step] = [
+        *build,
+        OpenDevices(places, job.now, own=not active(sysfs)),
+        OpenMeta(places, record),
+        mark(job),
+        content,
+        *([Distrust(places, job.now)] if build else []),
+    ]
+
+    def whole() -> Record:
+        now = job.now()
+        now_part = now.cxl and now.cxl.with_(before=(), decoders=())
+        return now.with_(state="ready", cxl=now_part, uuid=form.uuid() or record.uuid)
+
+    end, hand = ending(job, records, record, places, daemon, whole)
+    if dry_run:
+        steps = [*look, *end]
+        return Assembled(record, bool(build), False, False, [step.what for step in steps])
+    steps = _carry(look, content, fresh, end, say, record.name)
+    return Assembled(
+        records.get(record.name),
+        bool(build),
+        bool(form.uuid()),
+        hand is not None,
+        [step.what for step in steps],
+        hand.pool if hand else {},
+    )
+
+
+def _memory(
+    job: Job,
+    records: Records,
+    record: Record,
+    places: Places,
+    build: list[Step],
+    daemon: Daemon | None,
+    dry_run: bool,
+    say: Say,
+) -> Assembled:
+    """A pool in system RAM: what it held went with its tmpfs."""
+    part = record.cxl
+    assert part is not None
+    mounted = not build and is_mounted(job.sysfs, part.mount)
+    uuid: Callable[[], str] = lambda: record.uuid  # noqa: E731 -- one of two
+    steps = build
+    if mounted:
+        steps = [OpenFiles(places, record, lock=False)]
+    else:
+        uuid, files = memory_steps(job, places)
+        steps = [*build, *files]
+
+    def whole() -> Record:
+        now = job.now()
+        now_part = now.cxl and now.cxl.with_(before=(), decoders=())
+        return now.with_(state="ready", cxl=now_part, uuid=uuid())
+
+    end, hand = ending(job, records, record, places, daemon, whole)
+    steps = [*steps, *end]
+    if not dry_run:
+        carry_out(steps, say, again=f"sacctl pool assemble {record.name}")
+    return Assembled(
+        record if dry_run else records.get(record.name),
+        bool(build),
+        not mounted,
+        hand is not None,
+        [step.what for step in steps],
+        hand.pool if hand else {},
+    )
+
+
+def _carry(
+    look: list[Step],
+    content: Content,
+    fresh: list[Step],
+    end: list[Step],
+    say: Say,
+    name: str,
+) -> list[Step]:
+    """What comes behind the look at the memory depends on what it showed."""
+
+    anew = Later(
+        "write a new pool, if the memory lost its content",
+        lambda: fresh if content.empty else (),
+        say,
+    )
+    steps = [*look, anew, *end]
+    carry_out(steps, say, again=f"sacctl pool assemble {name}")
+    return [*look, *(fresh if content.empty else ()), *end]
+
+
+def ending(
+    job: Job,
+    records: Records,
+    seen: Record,
+    places: Places,
+    daemon: Daemon | None,
+    whole: Callable[[], Record],
+) -> tuple[list[Step], HandOver | None]:
+    """The record and the hand-over, behind an assembly."""
+    steps: list[Step] = [WriteRecord(records, seen, whole, "ready")]
+    if daemon is None:
+        return steps, None
+    share, hand = hand_over(job.sysfs, daemon, places, whole)
+    return [*steps, share, hand], hand
+
+
+def _renamed(record: Record, wanted: Sequence[Wanted]) -> Record:
+    """The record without names of what is yet to be made, and with the decoders for it."""
+    part = record.cxl
+    assert part is not None
+    regions = tuple(
+        region.with_(region=want.region, dax=tuple(d.name for d in want.devices)[:2])
+        for region, want in zip(part.regions, wanted, strict=True)
+    )
+    decoders = tuple(d for want in wanted if want.plan for d in want.plan.decoders)
+    return record.with_(cxl=part.with_(regions=regions, decoders=decoders))
+
+
+def _wanted(
+    record: Record, topology: Topology, part: CxlPart, same_boot: bool
+) -> Sequence[Wanted]:
+    """What each region needs. Raises NotFoundError, UsageError, RefusedError."""
+    found = []
+    for region in part.regions:
+        gone = missing(topology, region)
+        if gone:
+            raise no_devices(record.name, region, gone)
+        if part.parent:
+            room = room_region(topology, region, part.parent, same_boot)
+            found.append(Wanted(None, room.name, region))
+            continue
+        there = find_region(topology, region, same_boot)
+        if there is None and not region.made:
+            there = find_region(topology, region, False)
+        if there is not None and region.made and not same_boot:
+            raise RefusedError(
+                f"{there.name} is there on the devices of pool '{record.name}', and the pool "
+                "did not make it",
+                object=there.name,
+                hint=f"if nobody needs it: cxl destroy-region -f {there.name}; then again",
+            )
+        devices = find_dax(topology, region, there)
+        if there is not None or devices:
+            found.append(Wanted(None, there.name if there else "", region, tuple(devices)))
+            continue
+        if not region.made:
+            raise NotFoundError(
+                f"pool '{record.name}': the region of {', '.join(region.devices)} that it "
+                "adopted is not there",
+                object=record.name,
+                hint="firmware, or whoever made it, must make it again: sacctl device topology",
+            )
+        found.append(Wanted(_plan(topology, region), "", region, ()))
+    return found
+
+
+def _plan(topology: Topology, region: RegionPart) -> RegionPlan:
+    """The region in the order recorded, so that the memory's content is where it was."""
+    memdevs = [resolve(topology, device) for device in region.devices]
+    return plan_region(
+        topology,
+        memdevs,
+        bytes=region.bytes,
+        granularity=region.granularity,
+        as_given=True,
+    )

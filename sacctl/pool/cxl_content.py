@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What pool is on the memory that a record's devices have, if any."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from sacctl.errors import RefusedError
+from sacctl.pool import superblock
+from sacctl.pool.cxl_files import Now, devices_of
+from sacctl.pool.places import Places
+from sacctl.pool.steps import Step
+
+__all__ = ["Content", "Distrust", "Ours", "refuse_foreign"]
+
+
+class Content(Step):
+    """Looks at the superblocks on the open devices. empty says afterwards that none holds
+    one, so that there is nothing to lose. Changes nothing."""
+
+    def __init__(self, places: Places, record: Now) -> None:
+        self._places, self._record = places, record
+        self.empty = False
+
+    @property
+    def what(self) -> str:
+        return "look which pool is on the devices"
+
+    def apply(self) -> None:
+        record, files = self._record(), self._places.files
+        paths = [path for path in (record.meta, *record.data) if path in files]
+        found = {path: superblock.identify(files[path]) for path in paths}
+        refuse_foreign(record.name, record.uuid, found)
+        meta = found.get(record.meta)
+        if meta is not None and all(found.get(path) for path in record.data):
+            return  # the core checks the rest
+        lost = [path for path in devices_of(record) if found.get(path) is None]
+        torn = [path for path in lost if superblock.marked(files[path])]
+        if torn:
+            raise RefusedError(
+                f"pool '{record.name}' is damaged: {', '.join(torn)} holds a superblock that "
+                "is not valid",
+                object=record.name,
+                hint=f"sacctl pool destroy {record.name}, then create it anew",
+            )
+        self.empty = True
+
+
+class Distrust(Step):
+    """Has the pool opened as after a reboot, for its memory was away: a device may have lost
+    its power, and with it a part of each stripe. Behind Content."""
+
+    def __init__(self, places: Places, record: Now) -> None:
+        self._places, self._record = places, record
+
+    @property
+    def what(self) -> str:
+        return "have pages dropped that no checksum vouches for: the memory was away"
+
+    def apply(self) -> None:
+        record, files = self._record(), self._places.files
+        for path in (record.meta, *record.data):
+            if path in files:
+                superblock.forget_boot(files[path])
+
+
+class Ours(Step):
+    """Fails where another pool is on the open devices, whatever the record says. Memory that
+    holds none, or cannot be read, is ours."""
+
+    def __init__(self, places: Places, record: Now) -> None:
+        self._places, self._record = places, record
+
+    @property
+    def what(self) -> str:
+        return "look that no other pool is on the devices"
+
+    def apply(self) -> None:
+        record, found = self._record(), {}
+        for path in (record.meta, *record.data):
+            if path in self._places.files:
+                with suppress(OSError):
+                    found[path] = superblock.identify(self._places.files[path])
+        if record.uuid:
+            refuse_foreign(record.name, record.uuid, found)
+
+
+def refuse_foreign(
+    name: str, uuid: str, found: dict[str, superblock.Superblock | None]
+) -> None:
+    """Raises RefusedError where a device holds a pool of another uuid."""
+    other = {path: block.uuid for path, block in found.items() if block and block.uuid != uuid}
+    if other:
+        path, theirs = next(iter(other.items()))
+        raise RefusedError(
+            f"{path} holds pool {theirs}, and pool '{name}' is {uuid or 'yet to be made'}: it "
+            "is left alone",
+            object=path,
+            hint="if nobody needs that pool, adopt or assemble it under its own name and "
+            "destroy it there",
+        )

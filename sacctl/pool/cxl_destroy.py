@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes a pool of CXL devices apart: its memory is scrubbed, then its regions go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sacctl.cxl.made import Made
+from sacctl.cxl.model import DaxDevice, Topology
+from sacctl.cxl.read import read
+from sacctl.cxl.sysfs import Sysfs
+from sacctl.errors import CtlError, NotFoundError, PartlyError, RefusedError
+from sacctl.pool.attached import Unused
+from sacctl.pool.cxl_assemble import assemble
+from sacctl.pool.cxl_content import Ours
+from sacctl.pool.cxl_files import (
+    LockDevices,
+    OpenDevices,
+    OpenMeta,
+    devices_of,
+    has_meta_file,
+)
+from sacctl.pool.cxl_find import missing, rest
+from sacctl.pool.cxl_hand import Unlisted, WithdrawLost, forget
+from sacctl.pool.cxl_job import Job, need_root
+from sacctl.pool.cxl_present import located
+from sacctl.pool.cxl_ramfree import Unmounted, released_memory
+from sacctl.pool.cxl_record import CxlPart
+from sacctl.pool.cxl_regions import clearing
+from sacctl.pool.cxl_removal import Removal
+from sacctl.pool.cxl_taken import names_of_others
+from sacctl.pool.cxl_wipe import WipeHead, wiped
+from sacctl.pool.filesteps import RemoveFile, RemoveFolder, new_name
+from sacctl.pool.opening import boot_id
+from sacctl.pool.places import Places
+from sacctl.pool.record import Record, Records
+from sacctl.pool.recordsteps import Daemon, RemoveRecord, TakeRecords, Withdraw
+from sacctl.pool.steps import Say, Step, carry_out
+
+__all__ = ["CxlDestroyed", "destroy"]
+
+
+@dataclass(slots=True)
+class CxlDestroyed:
+    """record: of the pool that has gone. steps: what was done, or would be. left: what could
+    not be done, because its devices are not there."""
+
+    record: Record
+    steps: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def destroy(
+    name: str,
+    sysfs: Sysfs,
+    records: Records,
+    *,
+    daemon: Daemon | None = None,
+    dry_run: bool = False,
+    force_offline: bool = False,
+    allow_leak: bool = False,
+    say: Say = lambda _: None,
+) -> CxlDestroyed:
+    """Removes the pool, and its regions where sacctl made them; asks nobody.
+
+    Args:
+        force_offline: memory blocks that somebody has put online are taken offline.
+        allow_leak: memory that cannot go offline is lost until the next reboot.
+
+    Raises NotFoundError; RefusedError while clients are attached, somebody has the memory
+    mapped, blocks are online, or isolated namespaces have devices in its room; BusyError:
+    nothing was changed. PartlyError once the memory was scrubbed and the rest failed; the
+    same call finishes it, also after a kill.
+    """
+    if not dry_run:
+        need_root(sysfs, f"sacctl pool destroy {name}")
+    record = records.get(name)
+    part = record.cxl
+    assert part is not None, "emulated pools have a destroy of their own"
+    _refuse_children(records, name)
+    change = _Change(sysfs, records, record, daemon, say, dry_run, force_offline, allow_leak)
+    return change.run(part)
+
+
+def _refuse_children(records: Records, name: str) -> None:
+    children = []
+    for other in records.names():
+        try:
+            found = records.find(other)
+        except CtlError:
+            continue  # one that cannot be read keeps nobody's pool from going
+        if found is not None and found.cxl is not None and found.cxl.parent == name:
+            children.append(other)
+    if children:
+        raise RefusedError(
+            f"pool '{name}' has isolated namespaces in its room: {', '.join(children)}",
+            object=name,
+            hint=f"sacctl pool destroy {children[0]}, first",
+        )
+
+
+class _Change:
+    """One destruction."""
+
+    def __init__(
+        self,
+        sysfs: Sysfs,
+        records: Records,
+        record: Record,
+        daemon: Daemon | None,
+        say: Say,
+        dry_run: bool,
+        force_offline: bool,
+        allow_leak: bool,
+    ) -> None:
+        self.sysfs, self.records, self.record = sysfs, records, record
+        self.daemon, self.say, self.dry_run = daemon, say, dry_run
+        self.force_offline, self.allow_leak = force_offline, allow_leak
+        self.done = CxlDestroyed(record)
+        self.again = f"sacctl pool destroy {record.name}"
+
+    def run(self, part: CxlPart) -> CxlDestroyed:
+        boot = boot_id(self.sysfs)
+        topology = read(self.sysfs)
+        there = located(topology, part, boot) if not part.mount else None
+        state = self.record.state
+        half = state == "creating" or (bool(part.mount) and state == "assembling")
+        if state == "destroying" and part.boot == boot and there is None:
+            half = not part.mount
+        if not half and there is None and not part.mount:
+            self._return_to_scrub(part)
+            self.record = self.records.get(self.record.name)
+            assert self.record.cxl is not None
+            part = self.record.cxl
+            topology = read(self.sysfs)
+            there = located(topology, part, boot)
+            half = there is None and self.record.state == "assembling"
+        with Places(self.record.uid) as places:
+            take = TakeRecords(self.records, self.record.name, self.record)
+            try:
+                if half:
+                    self._phase([take, *self._rest(topology, places, part, boot)])
+                elif part.mount:
+                    self._memory(take, places, part)
+                else:
+                    self._devices(take, places, topology, part, there)
+                self._files(places)
+            finally:
+                take.release()
+        return self.done
+
+    def _phase(self, steps: list[Step], scrubbed: bool = False) -> None:
+        self.done.steps += [step.what for step in steps]
+        if self.dry_run:
+            return
+        try:
+            carry_out(steps, self.say, again=self.again)
+        except PartlyError:
+            raise
+        except CtlError as error:
+            if not scrubbed:
+                raise
+            wiped_too = "" if self.done.left else " and its memory scrubbed"
+            raise PartlyError(
+                f"pool '{self.record.name}' is gone{wiped_too}; the rest failed: "
+                f"{error.message}",
+                object=error.object,
+                errno=error.errno,
+                hint=f"{error.hint}; then {self.again}" if error.hint else self.again,
+            ) from error
+
+    # ---------------------------------------------------------------------- the ways
+
+    def _return_to_scrub(self, part: CxlPart) -> None:
+        """Devices that are not as recorded (the machine was restarted) are made again first:
+        the memory still holds the pool's pages."""
+        gone = [
+            device for region in part.regions for device in missing(read(self.sysfs), region)
+        ]
+        if gone:
+            self.done.left += [
+                f"{device} is not there: it keeps what it holds of the pool" for device in gone
+            ]
+            return
+        self.done.steps.append(f"assemble pool '{self.record.name}', to scrub its memory")
+        if self.dry_run:
+            return
+        try:
+            assemble(
+                self.record.name, self.sysfs, self.records, half_destroyed=True, say=self.say
+            )
+        except (NotFoundError, RefusedError) as error:
+            self.done.left.append(f"its memory could not be scrubbed: {error.message}")
+
+    def _rest(self, topology: Topology, places: Places, part: CxlPart, boot: str) -> list[Step]:
+        """What a change that was cut off has left; nothing that held pages."""
+        steps: list[Step] = []
+        if part.mount:
+            steps.append(Unmounted(self.sysfs, self.record, places))
+        if part.boot != boot:
+            return steps  # the rest went with the boot
+        left = rest(topology, part, self._others())
+        if part.adopted and not self.record.uuid:
+            # The device stays, and the pool that was being written on it must not.
+            data = [dax for dax in topology.dax if self._begun_on(dax)]
+            steps += [WipeHead(str(self.sysfs.at(f"/dev/{dax.name}"))) for dax in data]
+        return [*steps, *clearing(self.sysfs, topology, left, part, allow_leak=self.allow_leak)]
+
+    def _begun_on(self, dax: DaxDevice) -> bool:
+        """Whether the record names the device, as it does just before it is written on."""
+        return dax.driver == "device_dax" and dax.name in {
+            Path(path).name for path in self.record.data
+        }
+
+    def _devices(
+        self,
+        take: Step,
+        places: Places,
+        topology: Topology,
+        part: CxlPart,
+        there: list[Made] | None,
+    ) -> None:
+        record, sysfs = self.record, self.sysfs
+        job = Job(sysfs, record, there or [Made() for _ in part.regions])
+        now = job.now() if there else record
+        steps: list[Step] = [take]
+        if there:
+            steps += [OpenDevices(places, lambda: now, own=False, lock=False)]
+            if has_meta_file(now):
+                steps += [OpenMeta(places, now)]
+        if self.daemon is not None:
+            kind = Withdraw if there else WithdrawLost
+            steps.append(kind(self.daemon, places, now))
+        removal = self._removal(there)
+        # Planned before anything is done: what forbids it is said while nothing has changed.
+        rest_of = removal.steps(topology, part)
+        if there:
+            steps += [
+                LockDevices(places, lambda: now),
+                Ours(places, lambda: now),
+                Unused(record.name, lambda: devices_of(now)),
+            ]
+        else:
+            broken = removal.broken(topology, part)
+            self.done.left += [f"{name} had lost its devices: not scrubbed" for name in broken]
+        steps.append(removal.note(topology, record, now))
+        if there:
+            steps += wiped(places, now)
+        if not there:  # nothing is scrubbed that could not be undone
+            self._phase([*steps, *rest_of])
+            return
+        self._phase(steps)
+        if not self.dry_run:
+            rest_of = removal.steps(read(sysfs), part)
+        self._phase(rest_of, scrubbed=True)
+
+    def _memory(self, take: Step, places: Places, part: CxlPart) -> None:
+        """A pool in system RAM."""
+        topology = read(self.sysfs)
+        removal = self._removal(None)
+        phases = released_memory(
+            self.sysfs,
+            topology,
+            self.record,
+            places,
+            self.daemon,
+            removal.note(topology, self.record, self.record),
+            leak=self.allow_leak,
+        )
+        self._phase([take, *phases.unmount])
+        if not self.dry_run:
+            topology = read(self.sysfs)
+        self._phase(phases.convert(topology), scrubbed=True)
+        if self.dry_run:  # as if the blocks were offline by now
+            removal = replace(removal, force_offline=True)
+        else:
+            topology = read(self.sysfs)
+        last = removal.steps(topology, part)
+        if self.record.state == "destroying" and part.boot == boot_id(self.sysfs):
+            left = rest(topology, part, self._others())
+            last = clearing(self.sysfs, topology, left, part, allow_leak=self.allow_leak)
+        self._phase(last, scrubbed=True)
+
+    def _removal(self, there: list[Made] | None) -> Removal:
+        others = self._others()
+        return Removal(
+            self.sysfs, self.records, there, others, self.force_offline, self.allow_leak
+        )
+
+    def _others(self) -> frozenset[str]:
+        return names_of_others(self.records, self.record.name, boot_id(self.sysfs))
+
+    def _files(self, places: Places) -> None:
+        record = self.record
+        steps: list[Step] = []
+        if has_meta_file(record) and record.cxl is not None and not record.cxl.mount:
+            steps += [RemoveFile(places, path) for path in (record.meta, new_name(record.meta))]
+        steps += [RemoveFolder(places, path) for path in reversed(record.folders)]
+        stay: list[str] = []
+        if record.cxl is not None and record.cxl.adopted:
+            stay = [name for region in record.cxl.regions for name in region.dax[:1]]
+        steps += [forget(self.sysfs, record, stay), RemoveRecord(self.records, record.name)]
+        if self.daemon is not None:
+            steps.append(Unlisted(self.daemon, record.name))
+        self._phase(steps, scrubbed=True)

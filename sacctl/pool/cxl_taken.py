@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices that have no memory to give because a region has it: whose it is, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sacctl.cxl.adopt import judge
+from sacctl.cxl.model import Memdev, Topology
+from sacctl.cxl.sizes import UNIT
+from sacctl.cxl.sysfs import Sysfs
+from sacctl.errors import CtlError, RefusedError
+from sacctl.pool.cxl_find import find_dax, find_region
+from sacctl.pool.cxl_record import CxlPart, RegionPart
+from sacctl.pool.opening import boot_id
+from sacctl.pool.record import Record, Records
+
+__all__ = ["names_of_others", "pool_of", "refuse_claimed", "refuse_taken"]
+
+# In words, and whether assembling it may help.
+_STATES = {
+    "creating": ("half made", False),
+    "destroying": ("half destroyed", False),
+    "assembling": ("half assembled", True),
+}
+
+
+def _parts(records: Records, name: str) -> list[tuple[Record, CxlPart]]:
+    """The pools of CXL devices but for that one. Records that cannot be read are left out."""
+    found = []
+    for other in records.names():
+        try:
+            record = records.find(other) if other != name else None
+        except CtlError:
+            continue
+        if record is not None and record.cxl is not None:
+            found.append((record, record.cxl))
+    return found
+
+
+def names_of_others(records: Records, name: str, boot: str) -> frozenset[str]:
+    """Regions and dax devices that other pools' records name in this boot."""
+    names: set[str] = set()
+    for _, part in _parts(records, name):
+        if part.boot == boot:
+            for region in part.regions:
+                names |= {region.region, *region.dax}
+    return frozenset(names - {""})
+
+
+def pool_of(records: Records, region: str, boot: str) -> str:
+    """The pool that has a region of this boot; "" where none has."""
+    for record, part in _parts(records, ""):
+        if part.boot == boot and region in {r.region for r in part.regions}:
+            return part.parent or record.name
+    return ""
+
+
+def refuse_claimed(
+    name: str,
+    devices: Collection[str],
+    topology: Topology,
+    sysfs: Sysfs,
+    records: Records,
+) -> None:
+    """Raises RefusedError where one of the devices (identities) belongs to another pool that
+    is not whole now: its pages may be in memory that looks free."""
+    boot = boot_id(sysfs)
+    for record, part in _parts(records, name):
+        shared = [d for region in part.regions for d in region.devices if d in devices]
+        if not shared or part.parent:
+            continue
+        there = part.boot == boot and all(_there(topology, region) for region in part.regions)
+        if record.state == "ready" and there:
+            continue
+        word, rest = _STATES.get(record.state, ("not assembled now", True))
+        destroy = f"sacctl pool destroy {record.name}"
+        raise RefusedError(
+            f"{', '.join(shared)} belongs to pool '{record.name}', which is {word}",
+            object=shared[0],
+            hint=f"sudo sacctl pool assemble {record.name}; or, if nobody needs what it holds, "
+            f"{destroy}"
+            if rest
+            else destroy,
+        )
+
+
+def _there(topology: Topology, part: RegionPart) -> bool:
+    if part.region:
+        return find_region(topology, part, True) is not None
+    return bool(find_dax(topology, part, None))
+
+
+def refuse_taken(
+    name: str,
+    topology: Topology,
+    memdevs: Sequence[Memdev],
+    sysfs: Sysfs,
+    records: Records,
+) -> None:
+    """Raises RefusedError for the first device whose memory a region has."""
+    for memdev in memdevs:
+        regions = list(dict.fromkeys(d.region for d in memdev.decoders if d.region))
+        if memdev.free_bytes >= UNIT or not regions:
+            continue
+        region = regions[0]
+        pool = pool_of(records, region, boot_id(sysfs))
+        if pool:
+            raise RefusedError(
+                f"{memdev.name} has no memory free: {region} has it, which is pool '{pool}'",
+                object=memdev.name,
+                hint=f"sacctl pool show {pool}",
+            )
+        if topology.region(region) is None:
+            continue
+        found = judge(topology, sysfs, region)
+        force = " --force-offline" if found.needs == "force-offline" else ""
+        raise RefusedError(
+            f"{memdev.name} has no memory free: {region} has it; {found.message}",
+            object=memdev.name,
+            hint=f"sacctl pool adopt {name} {region}{force}" if found.usable else found.hint,
+        )
