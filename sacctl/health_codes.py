@@ -7,22 +7,12 @@ A code is never given another meaning, nor used again once it is gone.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
 
 from sacctl.errors import NotFoundError
+from sacctl.health_check import Check
+from sacctl.health_codes_devices import DEVICES
 
 __all__ = ["CHECKS", "Check", "explain"]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """severity: "note", "degraded", "critical" or "unknown". text: what it means, then what
-    to do."""
-
-    code: str
-    severity: str
-    title: str
-    text: str
 
 
 _LIST = (
@@ -165,11 +155,32 @@ _LIST = (
         "SAC209",
         "note",
         "a pool was opened after a reboot",
-        """Its memory may have lost its content. Pages without a data checksum were dropped,
-        and of the others those that do not verify.
+        """Or after its devices were away: its memory may have lost its content. Pages without
+        a data checksum were dropped, and of the others those that do not verify.
 
         Nothing is to be done. Namespaces with --checksum keep their pages over a reboot where
         the memory does.""",
+    ),
+    Check(
+        "SAC210",
+        "critical",
+        "a pool's memory has gone",
+        """A device that holds the pool, or its metadata, went away: unplugged, reset after an
+        error, or taken from its driver. All pages have left. Clients that use the copying
+        calls get errors for them and go on; the daemon goes on.
+
+        When the devices are back, sacctl pool assemble makes the region again and hands it to
+        the daemon; clients attach anew. Look into the kernel's log for why it went.""",
+    ),
+    Check(
+        "SAC211",
+        "degraded",
+        "a part of a pool's memory has gone",
+        """One of the pool's devices went away, with the pages on it. The others are served,
+        and pages that are missing will be computed again.
+
+        When the device is back: sacctl pool assemble. Look into the kernel's log for why it
+        went.""",
     ),
     Check(
         "SAC301",
@@ -229,7 +240,7 @@ _LIST = (
     ),
 )
 
-CHECKS: dict[str, Check] = {check.code: check for check in _LIST}
+CHECKS: dict[str, Check] = {check.code: check for check in (*_LIST, *DEVICES)}
 
 
 def explain(code: str) -> str:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where things are: root under /etc/sac and /run/sac, a user under the XDG folders.
 
-``libsac/client.py`` knows the same rule for the socket; both are docs/settings.md.
+``SAC_SYSTEM=1`` gives root's places to another user: to the system's daemon, which is not
+root. ``libsac/client.py`` knows the same rule for the socket; both are docs/settings.md.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ __all__ = [
     "emulated_dir",
     "hugetlb_dir",
     "make_run_dirs",
+    "meta_dir",
     "own_dir",
     "own_records",
     "pools_dir",
+    "ram_dir",
     "run_dir",
     "socket_file",
     "state_dir",
@@ -31,14 +34,20 @@ __all__ = [
 
 SYSTEM_CONFIG = Path("/etc/sac")
 SYSTEM_RUN = Path("/run/sac")
+SYSTEM_STATE = Path("/var/lib/sac")
+SYSTEM_RAM = Path("/run/sac-ram")  # not in SYSTEM_RUN, which goes with the daemon
 SOCKET_NAME = "sacd.sock"
 SYSTEM_SOCKET = SYSTEM_RUN / SOCKET_NAME
 RECORD_SUFFIX = ".toml"
 SHM = Path("/dev/shm")
 
 
+def _system(env: Mapping[str, str], uid: int) -> bool:
+    return uid == 0 or env.get("SAC_SYSTEM", "") == "1"
+
+
 def _config_home(env: Mapping[str, str], uid: int) -> Path:
-    if uid == 0:
+    if _system(env, uid):
         return SYSTEM_CONFIG
     given = env.get("XDG_CONFIG_HOME", "")
     # The XDG rules say that a relative path counts as none.
@@ -62,7 +71,7 @@ def pools_dir(env: Mapping[str, str] = os.environ, uid: int | None = None) -> Pa
 def run_dir(env: Mapping[str, str] = os.environ, uid: int | None = None) -> Path:
     """Roster, tables and socket of a daemon of this user."""
     uid = os.geteuid() if uid is None else uid
-    if uid == 0:
+    if _system(env, uid):
         return SYSTEM_RUN
     given = env.get("XDG_RUNTIME_DIR", "")
     return Path(given) / "sac" if given.startswith("/") else Path(f"/tmp/sac-{uid}")
@@ -89,6 +98,16 @@ def emulated_dir(pool: str, uid: int | None = None) -> Path:
 def hugetlb_dir(mount: Path, pool: str, uid: int | None = None) -> Path:
     """The folder of an emulated pool's data files on a hugetlbfs mount."""
     return mount / f"sac-{os.geteuid() if uid is None else uid}" / pool
+
+
+def meta_dir(pool: str) -> Path:
+    """The folder of a CXL pool's metadata where its devices cannot be split."""
+    return SYSTEM_STATE / pool
+
+
+def ram_dir(pool: str) -> Path:
+    """Where the tmpfs of a pool in system RAM is mounted."""
+    return SYSTEM_RAM / pool
 
 
 def state_dir(run: Path) -> Path:

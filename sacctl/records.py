@@ -14,6 +14,8 @@ Results of the admin operations (``Link.call``):
     pool.show          {"pool": PoolRecord, "namespaces": [NamespaceRecord]}
     pool.extend        {"pool": PoolRecord}
     pool.remove        {"pool": name}
+    pool.quarantine    {"pool", "extent", "offset", "bytes", "pages"}   pages that left
+    pool.lost          {"pool", "pages"}
     namespace.create   {"namespace": NamespaceRecord, "created": bool}
     namespace.list     {"namespaces": [NamespaceRecord]}
     namespace.show     {"namespace": NamespaceRecord (with "layout"), "clients": [HolderRecord]}
@@ -86,16 +88,17 @@ class ExtentRecord(TypedDict):
     bytes: int
     assigned_bytes: int
     free_bytes: int
+    lost: str  # why it has gone with its device, or ""
 
 
 class PoolRecord(TypedDict):
     """A pool. All numbers are 0 where state is not "serving"."""
 
     name: str
-    kind: str  # "emulated"
+    kind: str  # "emulated" or "cxl"
     uuid: str
     created: str  # ISO 8601
-    state: str  # "serving", "absent" or "damaged"
+    state: str  # "serving", "absent", "damaged" or "lost"
     reason: str  # why it is not served, or ""
     hint: str  # what to do then, or ""
     owner_uid: int
@@ -113,6 +116,7 @@ class PoolRecord(TypedDict):
     namespaces: int
     clients: int
     extents: list[ExtentRecord]
+    cxl: NotRequired[dict[str, Any]]  # of kind "cxl": sacctl.pool.cxl_record.describe()
 
 
 class NamespaceRecord(TypedDict):
@@ -120,7 +124,7 @@ class NamespaceRecord(TypedDict):
 
     pool: str
     name: str
-    state: str  # "serving" or "damaged"
+    state: str  # "serving", "damaged", or "lost" with its pool
     reason: str  # of the damage, or ""
     uid: int
     gid: int

@@ -21,7 +21,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sacctl.cxl import daxsteps
@@ -36,6 +36,7 @@ from sacctl.cxl.regiondax import no_dax
 from sacctl.cxl.regiondestroy import OFFLINE_SECONDS
 from sacctl.cxl.regionsteps import BindRegion, FindDax
 from sacctl.cxl.sysfs import Sysfs
+from sacctl.cxl.users import RefuseUsed
 from sacctl.errors import NotFoundError, RefusedError
 from sacctl.pool.steps import Step
 
@@ -103,13 +104,11 @@ def release(
     if made.region and not made.dax:
         _allowed(judge(topology, sysfs, made.region), made.region, force_offline)
         return [BindRegion(sysfs, made), FindDax(sysfs, made)]
+    steps += [RefuseUsed(sysfs, _named(made, index)) for index in range(len(made.dax))]
     for index, name in enumerate(made.dax):
         found = judge(topology, sysfs, name)
         _allowed(found, name, force_offline)
-
-        def named(index: int = index) -> str:
-            return made.dax_name(index)
-
+        named = _named(made, index)
         if found.needs == "force-offline":
             steps.append(Offline(sysfs, named, seconds=seconds))
         if found.case != "unbound":
@@ -140,6 +139,10 @@ def convert(
         *daxsteps.bind(sysfs, made, "device_dax", tuple(which)),
         *guard.end,
     ]
+
+
+def _named(made: Made, index: int) -> Callable[[], str]:
+    return lambda: made.dax_name(index)
 
 
 def _allowed(found: Judgement, name: str, force_offline: bool) -> None:

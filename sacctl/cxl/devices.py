@@ -15,7 +15,17 @@ from sacctl.cxl.device_records import (
     SkippedRecord,
     WindowRecord,
 )
-from sacctl.cxl.model import Block, DaxDevice, Link, Memdev, Port, Region, RootDecoder, Topology
+from sacctl.cxl.model import (
+    Block,
+    DaxDevice,
+    Link,
+    Memdev,
+    Port,
+    Region,
+    RootDecoder,
+    Skipped,
+    Topology,
+)
 from sacctl.cxl.read_blocks import blocks_of
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.cxl.tools import Reading, Readings
@@ -62,20 +72,27 @@ class View:
 
     def skipped(self) -> list[SkippedRecord]:
         """What was seen and is no device, each with its reason and what to do."""
-        records: list[SkippedRecord] = []
-        for one in self.topology.skipped:
-            why = one.why
-            hint = why.rpartition("(")[2].removesuffix(")") if "(modprobe " in why else ""
-            dax = self.topology.dax_device(one.name)
-            found = self.judgement(one.name) if dax is not None and dax.kind == "hmem" else None
-            if found is not None:
-                force = " --force-offline" if found.needs == "force-offline" else ""
-                why = found.message
-                hint = (
-                    f"sacctl pool adopt NAME {one.name}{force}" if found.usable else found.hint
-                )
-            records.append({"name": one.name, "why": why, "hint": hint})
-        return records
+        return [self._skipped(one) for one in self.topology.skipped]
+
+    def _skipped(self, one: Skipped) -> SkippedRecord:
+        why = one.why
+        hint = why.rpartition("(")[2].removesuffix(")") if "(modprobe " in why else ""
+        if "cxl_pci has not taken it" in why:
+            hint = f"echo {one.name} > /sys/bus/pci/drivers/cxl_pci/bind; dmesg | grep cxl"
+        elif "dmesg says why" in why:
+            hint = f"dmesg | grep -e cxl -e {one.name}"
+        dax = self.topology.dax_device(one.name)
+        if dax is None or dax.kind != "hmem":
+            return {"name": one.name, "why": why, "hint": hint}
+        pools = [] if dax.start is None else self.pools.get(f"hmem:{dax.start:#x}", ())
+        if pools:
+            named = ", ".join(use.pool for use in pools)
+            why, hint = f"in use by pool {named}: {adopt.FOREIGN}", ""
+        elif (found := self.judgement(one.name)) is not None:
+            force = " --force-offline" if found.needs == "force-offline" else ""
+            why = found.message
+            hint = f"sacctl pool adopt NAME {one.name}{force}" if found.usable else found.hint
+        return {"name": one.name, "why": why, "hint": hint}
 
     def dax_of(self, memdev: Memdev) -> list[DaxDevice]:
         """Dax devices of those regions."""

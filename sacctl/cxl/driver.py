@@ -12,6 +12,7 @@ from sacctl.cxl.read import read
 from sacctl.cxl.read_blocks import blocks_of
 from sacctl.cxl.sizes import size_text
 from sacctl.cxl.sysfs import Sysfs
+from sacctl.cxl.users import refuse_used
 from sacctl.cxl.writes import echo, wait_for
 from sacctl.errors import CtlError, NotFoundError, UsageError
 from sacctl.pool.steps import Step
@@ -38,6 +39,8 @@ class _Driver(Step):
 
     def _write(self, driver: str, attribute: str) -> None:
         path, name = f"{DRIVERS}/{driver}/{attribute}", self._name()
+        if driver == "device_dax" and attribute in ("bind", "new_id"):
+            refuse_used(self._sysfs, name)  # who has it open from before would crash the kernel
         try:
             self._sysfs.write(path, name)
         except OSError as error:
@@ -143,7 +146,8 @@ class EnsureDriver(_Driver):
 
     @property
     def what(self) -> str:
-        return f"{echo(f'{DRIVERS}/{self._driver}/bind', self._name())} (if new_id did not)"
+        line = echo(f"{DRIVERS}/{self._driver}/bind", self._name())
+        return f"{line}  # if new_id did not"
 
     def apply(self) -> None:
         if not driver_of(self._sysfs, self._name()):

@@ -6,8 +6,8 @@ put online at once, for good. So probing on the DAX bus is switched off while a 
 enabled, and switched back afterwards to what it was. Where a kernel has no such switch, memory
 is kept offline instead (auto_online_blocks), so that kmem can be made to let go of it.
 
-What it was is kept in a file below /run/sac while it is switched: a command that was killed
-leaves the file, and the next one restores from it what no one else could know.
+What it was is kept in a file in /run while it is switched: a command that was killed leaves
+the file, and the next one restores from it what no one else could know.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sacctl.cxl.sysfs import Sysfs
 from sacctl.cxl.writes import echo
 from sacctl.pool.steps import Step
 
-__all__ = ["NOTE", "Guard", "left_behind"]
+__all__ = ["AUTOPROBE", "NOTE", "Guard", "left_behind"]
 
 AUTOPROBE = "/sys/bus/dax/drivers_autoprobe"
 AUTO_ONLINE = "/sys/devices/system/memory/auto_online_blocks"
-NOTE = "/run/sac/cxl-guard"
+NOTE = "/run/sac-cxl-guard"  # not in /run/sac, which is another user's
 _OFF = {AUTOPROBE: "0", AUTO_ONLINE: "offline"}
 _VALUES = {
     AUTOPROBE: ("0", "1"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -172,17 +173,17 @@ def _write_in_time(sysfs: Sysfs, path: str, value: str, seconds: float) -> int:
             code = error.errno or errno.EIO
         finally:
             os._exit(code & 0xFF)
+    done: list[int] = []
     fd = os.pidfd_open(child)
     try:
-        late = not select.select([fd], [], [], seconds)[0]
-        if late:
-            with suppress(ProcessLookupError):
-                os.kill(child, 9)
+        done = select.select([fd], [], [], seconds)[0]
     finally:
+        if not done:  # too late, or Ctrl-C
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         os.close(fd)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status < 0:
         # It may have been done in the last moment.
-        done = sysfs.get(path).strip() == value
-        return 0 if done else errno.ETIMEDOUT
+        return 0 if sysfs.get(path).strip() == value else errno.ETIMEDOUT
     return status

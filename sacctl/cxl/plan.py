@@ -13,7 +13,7 @@ from sacctl.cxl.model import Memdev, RootDecoder, Topology
 from sacctl.cxl.read_attrs import by_number
 from sacctl.cxl.regionplan import RegionPlan, plan_region
 from sacctl.cxl.room import assume
-from sacctl.cxl.sizes import UNIT, size_text
+from sacctl.cxl.sizes import UNIT, size_option, size_text
 from sacctl.errors import UsageError
 
 __all__ = ["PoolPlan", "RegionPlan", "plan_pool", "plan_region"]
@@ -55,12 +55,17 @@ def plan_pool(
 
     Raises UsageError as plan_region does, also where no set of regions has that many bytes.
     """
-    one_error: UsageError | None = None
+    rules.check_once(memdevs)
     try:
         one = plan_region(topology, memdevs, bytes=bytes, granularity=granularity)
         return _pool(topology, memdevs, [one], [])
     except UsageError as error:
         one_error = error
+    # What was asked for is the fault where one region would do without it: say so, rather
+    # than make something else of it.
+    asked = bytes is not None or granularity is not None
+    if asked and _is_possible(topology, memdevs):
+        raise one_error
     sets = _sets(topology, memdevs, granularity)
     if len(sets) < 2:
         raise one_error
@@ -80,6 +85,15 @@ def plan_pool(
     return _pool(topology, memdevs, regions, why)
 
 
+def _is_possible(topology: Topology, memdevs: Sequence[Memdev]) -> bool:
+    """Whether all the devices can be one region."""
+    try:
+        plan_region(topology, memdevs)
+    except UsageError:
+        return False
+    return True
+
+
 def _pool(
     topology: Topology, memdevs: Sequence[Memdev], regions: list[RegionPlan], why: list[str]
 ) -> PoolPlan:
@@ -91,7 +105,8 @@ def _pool(
     if stranded:
         what = ", ".join(f"{size_text(size)} of {name}" for name, size in stranded.items())
         why = [*why, f"not used: {what} (devices of a region give the same number of bytes)"]
-    return PoolPlan(tuple(regions), stranded, tuple(why), estimate(topology, regions))
+    said = tuple(dict.fromkeys(why))  # two regions may share a window
+    return PoolPlan(tuple(regions), stranded, said, estimate(topology, regions))
 
 
 def _sets(
@@ -115,6 +130,7 @@ def _sets(
                 plan.decoders,
                 plan.granularity,
                 UNIT * plan.ways,
+                placed=False,
             )
         left = [m for m in left if m not in chosen]
     return found
@@ -226,6 +242,6 @@ def _shares(drafts: Sequence[RegionPlan], size: int) -> list[int]:
             f"{size_text(size)} cannot be made of these devices: regions of "
             f"{' and '.join(str(d.ways) for d in drafts)} devices take multiples of "
             f"{size_text(UNIT)} each, at most {size_text(total)} together",
-            hint=f"{size_text(got)}" if got else f"at least {size_text(UNIT)}",
+            hint=size_option(got or UNIT),
         )
     return [e * d.ways for e, d in zip(each, drafts, strict=True)]

@@ -94,8 +94,10 @@ def resolve(topology: Topology, name: str) -> Memdev:
             f"{skipped.name} cannot be used: {skipped.why}", object=skipped.name
         )
     there = ", ".join(f"{m.name} ({m.identity})" for m in topology.memdevs[:16])
+    idle = [s for s in topology.skipped if ":" in s.name or s.name.startswith("mem")]
+    but = "".join(f"; {s.name} is none: {s.why}" for s in idle[:4])
     raise NotFoundError(
-        f"there is no CXL memory device '{given}'; there is {there or 'none at all'}",
+        f"there is no CXL memory device '{given}'; there is {there or 'none at all'}{but}",
         object=given,
         hint="sacctl device list",
     )

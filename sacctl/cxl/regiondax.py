@@ -8,9 +8,10 @@ import re
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.errors import CtlError, RefusedError
 
-__all__ = ["DAX_WAIT", "FIRMWARE_RAM", "dax_of", "no_dax", "ram_in"]
+__all__ = ["DAX_WAIT", "FIRMWARE_RAM", "dax_of", "dax_ready", "no_dax", "ram_in"]
 
 CXL = "/sys/bus/cxl/devices"
+DAX = "/sys/bus/dax/devices"
 DAX_WAIT = 5.0  # seconds; a kernel of 2026 takes 0.05
 FIRMWARE_RAM = (
     "enable Specific Purpose memory (EFI_MEMORY_SP) in firmware, and do not boot with "
@@ -29,6 +30,12 @@ def dax_of(sysfs: Sysfs, region: str) -> list[str]:
         if re.fullmatch(r"dax\d+\.\d+", name)
     ]
     return sorted(found, key=lambda name: int(name.rpartition(".")[2]))
+
+
+def dax_ready(sysfs: Sysfs, region: str) -> bool:
+    """Whether a region has a dax device, complete: its attributes come behind its folder."""
+    names = dax_of(sysfs, region)
+    return bool(names) and all(sysfs.number(f"{DAX}/{name}/size") for name in names)
 
 
 def no_dax(sysfs: Sysfs, region: str) -> CtlError:

@@ -14,9 +14,10 @@ from sacctl.cxl.guard import Guard
 from sacctl.cxl.model import Region, Topology
 from sacctl.cxl.offline import BOOT_FIX, Offline, RefuseOnline, online, refusal
 from sacctl.cxl.read_blocks import blocks_of
-from sacctl.cxl.regiondax import DAX_WAIT, dax_of
+from sacctl.cxl.regiondax import DAX_WAIT, dax_of, dax_ready
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.cxl.targets import AttachAgain, Detach
+from sacctl.cxl.users import RefuseUsed
 from sacctl.cxl.writes import Write, wait_for
 from sacctl.errors import NotFoundError, RefusedError
 from sacctl.pool.steps import Step
@@ -40,15 +41,15 @@ def destroy(
 ) -> list[Step]:
     """Steps that give back all that a region has: drivers, dax devices, decoders, memory.
 
-    The caller has made sure that nobody uses its dax devices: the kernel takes them away from
-    whoever does. The region may be one that was never finished, or whose devices have gone.
+    The region may be one that was never finished, or whose devices have gone.
 
     Args:
         force_offline: memory blocks that are online are taken offline, each within seconds.
         allow_leak: what cannot go offline is lost until the next reboot (kernels before 7).
 
     Raises NotFoundError; RefusedError: memory blocks are online, or a region behind it on the
-    same devices must be destroyed first.
+    same devices must be destroyed first. The steps raise RefusedError where a process has a
+    dax device open: the kernel would take it away.
     """
     found = topology.region(region)
     if found is None:
@@ -57,7 +58,8 @@ def destroy(
         )
     _check_last(topology, found)
     guard = Guard(sysfs)
-    steps: list[Step] = [*guard.begin]
+    steps: list[Step] = [RefuseUsed(sysfs, _just(name)) for name in found.dax]
+    steps += guard.begin
     for name in reversed(found.dax):
         steps += _released(
             sysfs, topology, name, force_offline=force_offline, leak=allow_leak, limit=seconds
@@ -136,7 +138,7 @@ def _released(
 def _merged(sysfs: Sysfs, region: Region) -> list[Step]:
     """One dax device of the region's whole size, as enabling the region makes it: so that
     disabling it can be undone."""
-    if len(region.dax) < 2 or not region.dax[0].endswith(".0"):
+    if not region.dax or not region.dax[0].endswith(".0"):
         return []
     steps: list[Step] = []
     for name in reversed(region.dax[1:]):
@@ -186,7 +188,7 @@ class UnbindRegion(Write):
     def undo(self) -> None:
         if self.done and not self.sysfs.target(f"{CXL}/{self._region}/driver"):
             self.write(f"{DRIVER}/bind", self._region)
-            wait_for(lambda: bool(dax_of(self.sysfs, self._region)), DAX_WAIT)
+            wait_for(lambda: dax_ready(self.sysfs, self._region), DAX_WAIT)
         self.done = False
 
 

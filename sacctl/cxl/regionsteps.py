@@ -13,13 +13,13 @@ import re
 
 from sacctl.cxl.made import Made
 from sacctl.cxl.meanings import failed
-from sacctl.cxl.regiondax import DAX_WAIT, dax_of, no_dax
+from sacctl.cxl.regiondax import DAX_WAIT, dax_of, dax_ready, no_dax
 from sacctl.cxl.regiondestroy import destroy, free_dpa
 from sacctl.cxl.regionplan import RegionPlan
 from sacctl.cxl.sysfs import Sysfs
-from sacctl.cxl.targets import Allocate, Attach
+from sacctl.cxl.targets import Attach, allocate
 from sacctl.cxl.writes import Write, echo, wait_for
-from sacctl.errors import CtlError
+from sacctl.errors import CtlError, UsageError
 from sacctl.pool.steps import Step
 
 __all__ = ["create", "destroy", "expect", "free_dpa"]
@@ -30,8 +30,19 @@ _TRIES = 8
 
 
 def expect(sysfs: Sysfs, plan: RegionPlan, made: Made) -> None:
-    """Sets made.expected: the name that the kernel would give now. Changes nothing else."""
-    name = sysfs.get(f"{CXL}/{plan.root}/create_ram_region").strip()
+    """Sets made.expected: the name that the kernel would give now. Changes nothing else.
+
+    Raises UsageError where the kernel cannot make regions of volatile memory.
+    """
+    path = f"{CXL}/{plan.root}/create_ram_region"
+    if sysfs.exists(f"{CXL}/{plan.root}") and not sysfs.exists(path):
+        raise UsageError(
+            f"this kernel makes no regions of volatile memory: {path} is not there (Linux 6.3 "
+            "and later have it)",
+            object=plan.root,
+            hint="a newer kernel; or sacctl pool adopt, where firmware has made a region",
+        )
+    name = sysfs.get(path).strip()
     made.expected = name if re.fullmatch(r"region\d+", name) else ""
 
 
@@ -39,8 +50,8 @@ def create(sysfs: Sysfs, plan: RegionPlan, made: Made) -> list[Step]:
     """The steps from nothing to a committed region with its dax device, which no driver has
     yet (with guard's steps around them). made gets region and dax.
 
-    The steps raise CtlError (BusyError, DeniedError, NotFoundError) with what the kernel
-    said and what it means.
+    Raises UsageError as expect does. The steps raise CtlError (BusyError, DeniedError,
+    NotFoundError) with what the kernel said and what it means.
     """
     expect(sysfs, plan, made)
 
@@ -58,7 +69,7 @@ def create(sysfs: Sysfs, plan: RegionPlan, made: Made) -> list[Step]:
         Write(sysfs, "ways", lambda: at("interleave_ways"), str(plan.ways)),
     ]
     for decoder in plan.decoders:
-        steps += Allocate(sysfs, decoder, plan.bytes_each).steps
+        steps += allocate(sysfs, decoder, plan.bytes_each)
     steps.append(Write(sysfs, "size", lambda: at("size"), f"{plan.bytes:#x}"))
     steps += [
         Attach(sysfs, made.region_name, position, decoder)
@@ -151,10 +162,9 @@ class FindDax(Step):
 
     def apply(self) -> None:
         sysfs, name = self._sysfs, self._made.region
-        wait_for(lambda: bool(dax_of(sysfs, name)), DAX_WAIT)
-        self._made.dax[:] = dax_of(sysfs, name)
-        if not self._made.dax:
+        if not wait_for(lambda: dax_ready(sysfs, name), DAX_WAIT):
             raise no_dax(sysfs, name)
+        self._made.dax[:] = dax_of(sysfs, name)
 
     def undo(self) -> None:
         self._made.dax.clear()

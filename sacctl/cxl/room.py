@@ -57,9 +57,14 @@ def assume(
     decoders: Sequence[str],
     granularity: int,
     size: int,
+    *,
+    placed: bool = True,
 ) -> Topology:
-    """The topology as it will be when the region has been made, to plan the next one."""
-    start = first_fit(topology, root, size)
+    """The topology as it will be when the region has been made, to plan the next one.
+
+    placed: at its address; False while it is open in which order regions will be made.
+    """
+    start = first_fit(topology, root, size) if placed else None
     name = f"planned{len(topology.regions)}"
     region = Region(
         name=name,

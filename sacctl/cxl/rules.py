@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from sacctl.cxl import positions
 from sacctl.cxl.model import EndpointDecoder, Memdev, RootDecoder, Topology
 from sacctl.cxl.room import first_fit, takes, used_decoders
-from sacctl.cxl.sizes import UNIT, size_text
+from sacctl.cxl.sizes import UNIT, size_option, size_text
 from sacctl.errors import UsageError
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "check",
     "check_device",
     "check_granularity",
+    "check_once",
     "next_decoder",
     "ways_of",
 ]
@@ -45,7 +46,7 @@ def check(
         raise UsageError("a region needs at least one device")
     for memdev in memdevs:
         check_device(topology, memdev)
-    _check_once(memdevs)
+    check_once(memdevs)
     if not root.ram:
         raise UsageError(
             f"{root.name} is not for volatile memory",
@@ -135,7 +136,8 @@ def check_granularity(root: RootDecoder, granularity: int) -> None:
         )
 
 
-def _check_once(memdevs: Sequence[Memdev]) -> None:
+def check_once(memdevs: Sequence[Memdev]) -> None:
+    """Whether no device is given twice. Raises UsageError."""
     names = [m.name for m in memdevs]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
@@ -175,12 +177,10 @@ def _check_ways(topology: Topology, root: RootDecoder, memdevs: Sequence[Memdev]
     if ways in ways_of(root):
         return
     valid = ", ".join(map(str, ways_of(root)))
-    if ways not in WAYS:
-        rule = f"regions are of {', '.join(map(str, WAYS))} devices"
-    else:
-        rule = f"a power of two times the {root.ways} ways of {root.name}"
+    over = f" interleaves over {root.ways} host bridges and" if root.ways > 1 else ""
     raise UsageError(
-        f"{ways} devices cannot be interleaved in {root.name}: {rule}",
+        f"{ways} device{'s' * (ways != 1)} cannot be interleaved in {root.name}: it{over} "
+        f"takes regions of {valid} devices",
         object=root.name,
         hint=f"{valid} devices",
     )
@@ -202,7 +202,7 @@ def _check_size(root: RootDecoder, memdevs: Sequence[Memdev], size: int) -> None
     step = UNIT * ways
     if size <= 0 or size % step:
         below = size // step * step
-        near = [size_text(n) for n in (below, below + step) if n > 0]
+        near = [size_option(n) for n in (below, below + step) if n > 0]
         raise UsageError(
             f"{size_text(size)} cannot be the size of a region of {ways} devices: it must be a "
             f"multiple of {size_text(UNIT)} x {ways} = {size_text(step)}",
@@ -216,7 +216,7 @@ def _check_size(root: RootDecoder, memdevs: Sequence[Memdev], size: int) -> None
             f"every device must give {size_text(each)}, and "
             + ", ".join(f"{m.name} has {size_text(m.free_bytes)} free" for m in short),
             object=short[0].name,
-            hint=f"at most {size_text(least * ways)}" if least else "",
+            hint=f"{size_option(least * ways)} or less" if least else "",
         )
     if size > root.free_bytes:
         most = root.free_bytes // step * step
@@ -224,7 +224,7 @@ def _check_size(root: RootDecoder, memdevs: Sequence[Memdev], size: int) -> None
             f"{root.name} has {size_text(root.free_bytes)} of addresses free in one piece, and "
             f"{size_text(size)} are asked for",
             object=root.name,
-            hint=f"at most {size_text(most)}" if most else "destroy a region that lies in it",
+            hint=f"{size_option(most)} or less" if most else "destroy a region that lies in it",
         )
 
 
@@ -234,8 +234,9 @@ def _check_ports(topology: Topology, memdevs: Sequence[Memdev]) -> None:
         port = next((p for p in topology.ports if p.name == name), None)
         used = used_decoders(topology, name)
         if port is not None and port.decoders and len(used) >= port.decoders:
+            its = "its only one is" if port.decoders == 1 else f"its {port.decoders} are"
             raise UsageError(
-                f"{port.kind} {name} ({port.at}) has {port.decoders} decoders, all used by "
+                f"{port.kind} {name} ({port.at}) has no decoder free: {its} used by "
                 f"{', '.join(used)}",
                 object=name,
                 hint=f"destroy {used[0]}, or use devices that are not below {name}",

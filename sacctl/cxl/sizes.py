@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-__all__ = ["UNIT", "size_text"]
+__all__ = ["UNIT", "size_option", "size_text"]
 
 UNIT = 256 << 20  # CXL memory is decoded in pieces of this many bytes
 
@@ -14,3 +14,11 @@ def size_text(size: int) -> str:
         if size and size % unit == 0:
             return f"{size // unit} {name}"
     return f"{size} bytes"
+
+
+def size_option(size: int) -> str:
+    """As it would be typed: "--size 512M"."""
+    for unit, suffix in ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M")):
+        if size and size % unit == 0:
+            return f"--size {size // unit}{suffix}"
+    return f"--size {size}"

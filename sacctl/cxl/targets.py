@@ -9,21 +9,19 @@ from sacctl.cxl.sysfs import Sysfs
 from sacctl.cxl.writes import Write
 from sacctl.pool.steps import Step
 
-__all__ = ["Allocate", "Attach", "AttachAgain", "Detach"]
+__all__ = ["Attach", "AttachAgain", "Detach", "allocate"]
 
 CXL = "/sys/bus/cxl/devices"
 _MODES = ("ram", "pmem")  # what may be written; a decoder that was never used reads "none"
 
 
-class Allocate:
+def allocate(sysfs: Sysfs, decoder: str, size: int) -> list[Step]:
     """Memory of a device for one endpoint decoder: mode, then size; given back, both."""
-
-    def __init__(self, sysfs: Sysfs, decoder: str, size: int) -> None:
-        at = f"{CXL}/{decoder}"
-        self.steps: list[Step] = [
-            Mode(sysfs, f"{at}/mode"),
-            Write(sysfs, "dpa", f"{at}/dpa_size", f"{size:#x}", "0"),
-        ]
+    at = f"{CXL}/{decoder}"
+    return [
+        Mode(sysfs, f"{at}/mode"),
+        Write(sysfs, "dpa", f"{at}/dpa_size", f"{size:#x}", "0"),
+    ]
 
 
 class Mode(Write):

@@ -9,15 +9,20 @@ shown without these fields. What a device does not report stays absent.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["Poison", "Reading", "Readings", "ask"]
+from sacctl.cxl.model import Memdev
+from sacctl.cxl.sysfs import Sysfs
 
-_TIMEOUT = 10.0  # seconds: a poison list takes the device a while
+__all__ = ["Poison", "Reading", "Readings", "ask", "can_list"]
+
+_HEALTH_TIMEOUT = 5.0  # seconds
+_POISON_TIMEOUT = 30.0  # a device reads its media for the list
 _NO_TEMPERATURE = 0x7FFF
 
 
@@ -61,32 +66,60 @@ class Readings:
         return self.by_host.get(pci)
 
 
-def ask(*, poison: bool, memdev: str = "", timeout: float = _TIMEOUT) -> Readings:
+def ask(
+    *,
+    poison: bool,
+    memdev: str = "",
+    timeout: float = _HEALTH_TIMEOUT,
+    poison_timeout: float = _POISON_TIMEOUT,
+) -> Readings:
     """Asks ``cxl list``. Nothing is raised: what went wrong is in the note.
 
-    poison: ask for the poison list too, which the device reads its media for. memdev: only
-    this device. timeout: seconds for all of it.
+    poison: ask for the poison list too, which the device reads its media for. Only where
+    the list can be had (see can_list): to others the program shows no poison, as if there
+    were none. memdev: only this device. timeout, poison_timeout: seconds for each of both.
     """
     program = shutil.which("cxl")
     if program is None:
         return Readings(note="the program cxl is not installed")
     only = ["-m", memdev] if memdev else []
-    # A version that does not know an option refuses them all: the next asks for less.
-    tries = [["-H", "-A"], ["-H"]]
-    if poison:
-        tries = [["-H", "-A", "-L"], *tries]
-    note = ""
-    for options in tries:
-        found, note, again = _run([program, "list", "-M", *options, *only], timeout)
-        if found is not None:
-            return Readings(_by_host(found, asked_poison="-L" in options))
+    base = [program, "list", "-M"]
+    # A version that does not know an option refuses all: the next asks for less.
+    notes: list[str] = []
+    found: dict[str, Reading] = {}
+    for options in (["-H", "-A"], ["-H"]):
+        listed, said, again = _run([*base, *options, *only], timeout)
+        if listed is not None:
+            notes, found = [], _by_host(listed, asked_poison=False)
+            break
+        notes = [said]
         if not again:
             break
-    return Readings(note=note)
+    if poison:
+        listed, said, _ = _run([*base, "-L", *only], poison_timeout, quiet=True)
+        if listed is None:
+            notes.append(said)
+        else:
+            # Health stays where only this failed, and the other way round.
+            for host, reading in _by_host(listed, asked_poison=True).items():
+                found[host] = replace(found.get(host, Reading()), poison=reading.poison)
+    return Readings(found, "; ".join(notes))
 
 
-def _run(command: Sequence[str], timeout: float) -> tuple[list[Any] | None, str, bool]:
-    """What it printed; else why not, and whether other options may do."""
+def can_list(sysfs: Sysfs, memdev: Memdev) -> str:
+    """Why the poison list of a device cannot be had, or ""."""
+    if os.geteuid() != 0:
+        return "only root may read the poison list"
+    if not sysfs.exists(f"{memdev.path}/trigger_poison_list"):
+        return "the device, or the kernel, offers no poison list"
+    return ""
+
+
+def _run(
+    command: Sequence[str], timeout: float, *, quiet: bool = False
+) -> tuple[list[Any] | None, str, bool]:
+    """What it printed; else why not, and whether other options may do. quiet: it failed too
+    where it complained: a list that could not be read looks as an empty one."""
     words = " ".join(["cxl", *command[1:]])
     try:
         done = subprocess.run(
@@ -96,8 +129,8 @@ def _run(command: Sequence[str], timeout: float) -> tuple[list[Any] | None, str,
         return None, f"{words} took more than {timeout:g} s", False
     except OSError as error:
         return None, f"{words} cannot run: {error.strerror}", False
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    if done.returncode or (quiet and said):
         return None, f"{words} failed: {said[0] if said else done.returncode}", True
     try:
         found = json.loads(done.stdout or b"[]")

@@ -29,10 +29,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """A pool that has a device, by its record. state: as Record.state."""
+    """A pool that has a device. state, mode: as in its record."""
 
     pool: str
     state: str
+    mode: str = "devdax"
 
 
 def judge(
@@ -123,6 +124,8 @@ def _in_use(
     if said:
         whole = all(region.committed for region in regions)
         hint = "" if whole else f"sacctl pool assemble {pools[0].pool}, with all devices there"
+        if whole and len(pools) == 1 and _strayed(topology, regions, pools[0]):
+            hint = "sacctl health"
         return Verdict("in use", f"{text}: {'; '.join(said)}", hint)
     unfinished = next((p for p in pools if p.state in ("creating", "destroying")), None)
     if unfinished is not None:
@@ -136,6 +139,13 @@ def _in_use(
         f"{text}, which has no region on it now",
         f"sacctl pool assemble {pools[0].pool}",
     )
+
+
+def _strayed(topology: Topology, regions: Sequence[Region], pool: PoolUse) -> bool:
+    """Whether a dax device of a pool's regions has a driver that the pool cannot use."""
+    driver = "kmem" if pool.mode == "system-ram" else "device_dax"
+    devices = [topology.dax_device(name) for region in regions for name in region.dax]
+    return any(dax is not None and dax.driver != driver for dax in devices)
 
 
 _ED = {"creating": "created", "destroying": "destroyed"}
@@ -157,7 +167,8 @@ def _without_pool(
         return Verdict("in use", f"by {'; '.join(said)}; no pool has it")
     region = regions[0]
     others = "".join(f"; {other}" for other in said[1:])
-    text = f"by {region.name}{others}; no pool has it: {found.message}"
+    # Who put the memory online comes behind a semicolon: adopting it says that too.
+    text = f"by {region.name}{others}; no pool has it: {found.message.partition('; ')[0]}"
     if not found.usable:
         return Verdict("in use", text, found.hint)
     force = " --force-offline" if found.needs == "force-offline" else ""

@@ -40,6 +40,10 @@ class Access:
         """Root and the daemon's own user may do everything."""
         return peer.uid in (0, self.own_uid)
 
+    def require_master(self, peer: Peer, what: str) -> None:
+        if not self.is_master(peer):
+            raise DeniedError(f"user {peer.uid} may not {what}", hint="run it as root")
+
     def is_admin(self, peer: Peer) -> bool:
         return self.is_master(peer) or (
             self.admin_gid is not None and peer.in_group(self.admin_gid)

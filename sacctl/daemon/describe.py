@@ -10,6 +10,7 @@ from libsac.errors import NotFoundError, SacError
 from libsac.server import ClientInfo, SharedPool, TableInfo
 from libsac.store import NamespaceInfo, NamespaceStats
 from sacctl.daemon.unserved import Served
+from sacctl.pool.cxl_record import describe
 from sacctl.records import (
     ClientRecord,
     ExtentRecord,
@@ -35,7 +36,7 @@ def pool_record(served: Served, clients: int) -> PoolRecord:
     """clients: how many are attached to it."""
     record, pool = served.record, served.pool
     info = None if pool is None else pool.info
-    return {
+    out: PoolRecord = {
         "name": served.name,
         "kind": "emulated" if record is None else record.kind,
         "uuid": info.uuid.hex() if info else (record.uuid if record else ""),
@@ -59,6 +60,9 @@ def pool_record(served: Served, clients: int) -> PoolRecord:
         "clients": clients,
         "extents": extent_records(served),
     }
+    if record is not None and record.cxl is not None:
+        out["cxl"] = describe(record.cxl)
+    return out
 
 
 def extent_records(served: Served) -> list[ExtentRecord]:
@@ -67,23 +71,24 @@ def extent_records(served: Served) -> list[ExtentRecord]:
         paths = served.record.data if served.record else ()
         sizes = served.record.sizes if served.record else ()
         return [
-            _extent(served.name, i, path, size, 0)
+            _extent(served, i, path, size, 0)
             for i, (path, size) in enumerate(zip(paths, sizes, strict=True))
         ]
     return [
-        _extent(served.name, i, extent.name, extent.bytes, extent.free_bytes)
+        _extent(served, i, extent.name, extent.bytes, extent.free_bytes)
         for i, extent in enumerate(served.pool.extents())
     ]
 
 
-def _extent(pool: str, index: int, path: str, size: int, free: int) -> ExtentRecord:
+def _extent(served: Served, index: int, path: str, size: int, free: int) -> ExtentRecord:
     return {
-        "pool": pool,
+        "pool": served.name,
         "index": index,
         "path": path,
         "bytes": size,
         "assigned_bytes": max(size - free, 0),
         "free_bytes": free,
+        "lost": served.lost.get(index, ""),
     }
 
 

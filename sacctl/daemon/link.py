@@ -64,18 +64,24 @@ class Link:
         tried = paths.client_sockets() if path is None else [Path(path)]
         self._socket, self.path = _connect(tried, timeout)
         try:
-            self.peer = Peer(
-                *struct.unpack(
-                    "iII", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-                )
-            )
-            reply = self._exchange(frames.HELLO, frames.hello(name), (), timeout)
-            if len(reply) < 64:
-                raise self._failed("its greeting is too short")
-            self.version = reply[32:64].split(b"\0")[0].decode(errors="replace")
+            self._greet(name)
+            if self.peer.pid == 1:
+                # The service manager listened when we came, and has just started the daemon:
+                # who comes now meets the daemon itself.
+                self._socket.close()
+                self._socket, self.path = _connect([self.path], timeout)
+                self._greet(name)
         except BaseException:
             self._socket.close()
             raise
+
+    def _greet(self, name: str) -> None:
+        """Says hello; who listens, and its version, are known then."""
+        self.peer = _peer(self._socket)
+        reply = self._exchange(frames.HELLO, frames.hello(name), (), self.timeout)
+        if len(reply) < 64:
+            raise self._failed("its greeting is too short")
+        self.version = reply[32:64].split(b"\0")[0].decode(errors="replace")
 
     def call(
         self, op: str, fds: Sequence[int] = (), *, timeout: float | None = None, **args: Any
@@ -167,6 +173,12 @@ class Link:
     def _failed(self, why: str, code: int = 0, hint: str = "") -> CtlError:
         where = str(self.path)
         return CtlError(f"the daemon at {where}: {why}", object=where, errno=code, hint=hint)
+
+
+def _peer(connected: socket.socket) -> Peer:
+    """Who listened at the other end when the connection was made."""
+    found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return Peer(*struct.unpack("iII", found))
 
 
 def _connect(tried: Sequence[Path], timeout: float) -> tuple[socket.socket, Path]:

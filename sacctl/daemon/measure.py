@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,21 +13,14 @@ from numpy.typing import NDArray
 from libsac.server import LATENCIES, ClientInfo, SharedPool, TableInfo
 from libsac.store import NamespaceInfo
 from libsac.store import NamespaceStats as Counters
-from sacctl import health
 from sacctl.daemon.clients import by_client
-from sacctl.daemon.describe import (
-    damaged_record,
-    extent_records,
-    namespace_record,
-    namespaces,
-    pool_record,
-)
+from sacctl.daemon.describe import extent_records, namespaces
 from sacctl.daemon.frames import OP_NAMES
+from sacctl.daemon.health import daemon_health
 from sacctl.daemon.latency import BUCKETS, latency_record
 from sacctl.daemon.service import Service
 from sacctl.records import (
     ClientStats,
-    HealthRecord,
     LatencyRecord,
     NamespaceStats,
     OpRecord,
@@ -40,7 +31,6 @@ from sacctl.render import prometheus
 
 __all__ = [
     "Filter",
-    "daemon_health",
     "metrics_text",
     "pool_clients",
     "some_namespaces",
@@ -256,42 +246,7 @@ def _ops(service: Service) -> list[OpRecord]:
     ]
 
 
-def daemon_health(service: Service) -> HealthRecord:
-    """All checks, with what the daemon itself can see."""
-    attached, spaces = pool_clients(service), []
-    pools = service.pools.all()
-    metadata: dict[str, int] = {}
-    for served in pools:
-        if served.pool is None:
-            continue
-        metadata[served.name] = served.pool.free_metadata_bytes
-        for name, info, counters, damage in namespaces(served.pool):
-            if info is None or counters is None:
-                spaces.append(damaged_record(served.name, name, damage))
-            else:
-                spaces.append(namespace_record(served.name, info, counters))
-    return health.judge(
-        health.Sight(
-            daemon=service.record(),
-            pools=[pool_record(s, attached.get(s.name, 0)) for s in pools],
-            namespaces=spaces,
-            clients=service.clients.records(),
-            free_metadata=metadata,
-            open_files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-            room=_room,
-        )
-    )
-
-
-def _room(path: str) -> int | None:
-    """Bytes that the file system of a file has left for us; None: not to be known."""
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return None
-    return found.f_bavail * found.f_frsize
-
-
 def metrics_text(service: Service) -> str:
     """The Prometheus text."""
-    return prometheus.text(service.record(), stats_record(service), daemon_health(service))
+    health = daemon_health(service, pool_clients(service))
+    return prometheus.text(service.record(), stats_record(service), health)

@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service manager's side: readiness, status, watchdog, and the socket it made.
+"""The service manager's side: readiness, status, watchdog, files kept over a restart, and
+what it hands over: the socket it made and the files it kept.
 
 Spoken as systemd documents it (sd_notify, sd_listen_fds), without its library.
 """
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
+import select
 import socket
+import stat
 import time
 from collections.abc import MutableMapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from sacctl.errors import UsageError
 
-__all__ = ["Notifier", "listen_fd"]
+__all__ = ["Handed", "Notifier", "is_writable", "take_handed"]
 
 FIRST_FD = 3
+MOST_FDS = 16384  # that are looked at; a manager keeps far fewer
+PATIENCE = 2.0  # seconds in which the manager takes a file that is to be kept
 
 
 class Notifier:
@@ -61,10 +69,45 @@ class Notifier:
     def stopping(self) -> None:
         self._send("STOPPING=1", "STATUS=stopping")
 
+    def keep(self, name: str, fd: int) -> bool:
+        """Asks the manager to keep a file over a restart, under this name; False: it did not
+        take the message, or there is no manager. A file that it has already is kept once.
+
+        name: printable ASCII without ":", 255 characters at most. The fd stays the caller's.
+        """
+        # Not to be watched: a file of a device that dies would leave the store unasked.
+        return self._store(f"FDSTORE=1\nFDPOLL=0\nFDNAME={name}", fd)
+
+    def drop(self, name: str) -> bool:
+        """Asks the manager to close every file that it keeps under this name."""
+        return self._store(f"FDSTOREREMOVE=1\nFDNAME={name}")
+
+    @property
+    def there(self) -> bool:
+        """Whether there is a manager to speak to."""
+        return self._socket is not None
+
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _store(self, text: str, fd: int | None = None) -> bool:
+        """Other than a status, this must arrive: waits a little for a manager that is busy."""
+        with_it = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _rights(fd))]
+        end = time.monotonic() + PATIENCE
+        while self._socket is not None:
+            try:
+                self._socket.sendmsg([text.encode()], with_it, 0, self._address)
+                return True
+            except BlockingIOError:
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                select.select([], [self._socket], [], min(left, 0.05))
+            except OSError:
+                return False
+        return False
 
     def _send(self, *fields: str) -> None:
         if self._socket is None:
@@ -76,32 +119,71 @@ class Notifier:
             pass  # nobody to tell it to
 
 
-def listen_fd(env: MutableMapping[str, str] = os.environ) -> int | None:
-    """The listening Unix socket that the service manager made for this process, or None.
+def _rights(fd: int) -> array.array[int]:
+    return array.array("i", [fd])
 
-    Takes its variables out of env; fds beyond the first are closed. Raises UsageError where
-    what it handed over is no such socket.
+
+@dataclass(slots=True)
+class Handed:
+    """What the service manager passed to this process.
+
+    Attributes:
+        listening: the listening Unix socket that it made, or None.
+        stored: files that an earlier daemon asked it to keep, by name; whoever takes one out
+            closes it.
+    """
+
+    listening: int | None = None
+    stored: dict[str, list[int]] = field(default_factory=dict)
+
+
+def take_handed(env: MutableMapping[str, str] = os.environ) -> Handed:
+    """Takes what the service manager passed, and its variables out of env.
+
+    A regular file or a device is one that was kept; a socket is one to listen at: the first
+    is taken, others are closed, as is anything else. Raises UsageError where the socket is
+    no listening Unix stream socket.
     """
     pid, count = env.pop("LISTEN_PID", ""), env.pop("LISTEN_FDS", "")
-    env.pop("LISTEN_FDNAMES", None)
-    if pid != str(os.getpid()) or not count.isdigit() or int(count) == 0:
-        return None
-    for extra in range(FIRST_FD + 1, FIRST_FD + min(int(count), 1024)):
-        with suppress(OSError):
-            os.close(extra)
-    try:
-        given = socket.socket(fileno=os.dup(FIRST_FD))
-    except OSError as error:
-        raise UsageError(
-            f"LISTEN_FDS is {count}, but descriptor {FIRST_FD} is not a socket",
-            errno=error.errno or 0,
-        ) from None
-    with given:
+    names = env.pop("LISTEN_FDNAMES", "").split(":")
+    handed = Handed()
+    if pid != str(os.getpid()) or not (count.isascii() and count.isdigit()):
+        return handed
+    other = False
+    for number in range(min(int(count), MOST_FDS)):
+        fd = FIRST_FD + number
+        try:
+            kind = os.fstat(fd).st_mode
+            os.set_inheritable(fd, False)
+        except OSError:
+            other = True
+            continue
+        if stat.S_ISREG(kind) or stat.S_ISCHR(kind):
+            name = names[number] if number < len(names) else ""
+            handed.stored.setdefault(name, []).append(fd)
+        elif stat.S_ISSOCK(kind) and handed.listening is None:
+            handed.listening = fd
+        else:
+            other = True
+            with suppress(OSError):
+                os.close(fd)
+    if handed.listening is not None:
+        _check_listening(handed.listening)
+    elif other:
+        raise UsageError(f"LISTEN_FDS is {count}, but none of them is a socket")
+    return handed
+
+
+def _check_listening(fd: int) -> None:
+    with socket.socket(fileno=os.dup(fd)) as given:
         listening = given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if given.family != socket.AF_UNIX or given.type != socket.SOCK_STREAM or not listening:
             raise UsageError(
                 "the service manager's socket is no listening Unix stream socket",
                 hint="the socket unit needs ListenStream= with a path",
             )
-    os.set_inheritable(FIRST_FD, False)
-    return FIRST_FD
+
+
+def is_writable(fd: int) -> bool:
+    """Whether the file was opened for reading and writing."""
+    return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR

@@ -7,7 +7,8 @@ from typing import Any
 
 from sacctl.daemon.admin import Call, Handler, Part
 from sacctl.daemon.describe import pool_record
-from sacctl.daemon.measure import daemon_health, metrics_text, pool_clients
+from sacctl.daemon.health import daemon_health
+from sacctl.daemon.measure import metrics_text, pool_clients
 
 __all__ = ["HANDLERS"]
 
@@ -32,7 +33,7 @@ def reload(call: Call) -> dict[str, Any]:
 
 def health(call: Call) -> dict[str, Any]:
     call.args.done()
-    return dict(daemon_health(call.service))
+    return dict(daemon_health(call.service, pool_clients(call.service)))
 
 
 def metrics(call: Call) -> Part:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from libsac.errors import NotFoundError, SacError
@@ -14,6 +14,7 @@ from sacctl import errors
 from sacctl.daemon.admin import Call, Handler, Part
 from sacctl.daemon.describe import damaged_record, holders, namespace_record, namespaces
 from sacctl.daemon.log import log
+from sacctl.daemon.unserved import Served
 from sacctl.errors import CtlError, UsageError
 from sacctl.records import FlushRecord, NamespaceRecord
 
@@ -21,11 +22,14 @@ __all__ = ["HANDLERS", "page"]
 
 PAGE = 4000  # namespaces an answer holds
 POLICIES = ("lru",)
+_MOST_ID = (1 << 32) - 2  # of users and groups
 EVICT_AT_ONCE = 1 << 20
 
 
-def page(pools: Iterable[tuple[str, SharedPool]], after: str) -> Part:
+def page(served: Sequence[Served], after: str) -> Part:
     """{"namespaces": [...]} of the pools, those behind after ("pool/name") only."""
+    pools = [(s.name, s.pool) for s in served if s.pool is not None]
+    lost = {s.name: s.reason for s in served if s.state == "lost"}
     out: list[NamespaceRecord] = []
     after_pool, _, after_name = after.partition("/")
     for pool_name, pool in pools:
@@ -39,6 +43,8 @@ def page(pools: Iterable[tuple[str, SharedPool]], after: str) -> Part:
                 out.append(damaged_record(pool_name, name, damage))
             else:
                 out.append(namespace_record(pool_name, info, stats))
+            if pool_name in lost:
+                out[-1]["state"], out[-1]["reason"] = "lost", lost[pool_name]
     return Part({"namespaces": out})
 
 
@@ -47,8 +53,9 @@ def list_(call: Call) -> Part:
     call.args.done()
     pools = call.service.pools
     if only is not None:
-        return page([pools.pick(only)], after)
-    return page([(s.name, s.pool) for s in pools.all() if s.pool is not None], after)
+        name, _ = pools.pick(only)
+        return page([pools.get(name)], after)
+    return page(pools.all(), after)
 
 
 def show(call: Call) -> dict[str, Any]:
@@ -73,15 +80,19 @@ def create(call: Call) -> dict[str, Any]:
     policy = args.one_of("policy", POLICIES, "lru")
     mode = args.mode("mode", 0o600)
     checksum, token_ids = args.flag("checksum"), args.flag("token_ids")
+    uid = args.whole("uid", call.peer.uid, high=_MOST_ID)
+    gid = args.whole("gid", call.peer.gid, high=_MOST_ID)
     args.done()
     call.service.access.require_creator(call.peer)
+    if (uid, gid) != (call.peer.uid, call.peer.gid):
+        call.service.access.require_master(call.peer, "give a namespace to another owner")
     with call.service.creating:
         there = _is_there(pool, name)
         pool.create_for(
             name,
             layout,
-            call.peer.uid,
-            call.peer.gid,
+            uid,
+            gid,
             model=model,
             key_scheme=scheme,
             quota=quota or None,
@@ -94,7 +105,7 @@ def create(call: Call) -> dict[str, Any]:
         _same(pool.inspect(name)[0], pool.info.slab_bytes, quota, mode, policy)
     else:
         log.info(
-            f"namespace {name} was created by user {call.peer.uid}",
+            f"namespace {name} of user {uid} was created by user {call.peer.uid}",
             pool=pool_name,
             namespace=name,
         )

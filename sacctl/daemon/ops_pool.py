@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on pools: list, show, add, extend, remove."""
+"""Operations on pools: list, show, add, extend, remove, quarantine, lost."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from sacctl.daemon.admin import Call, Handler, Part
 from sacctl.daemon.describe import pool_record
+from sacctl.daemon.extents import META
 from sacctl.daemon.measure import pool_clients
 from sacctl.daemon.ops_namespace import page
 from sacctl.daemon.unserved import Served
@@ -28,8 +29,7 @@ def show(call: Call) -> Part:
     name, after = call.args.text("name"), call.args.text("after", "")
     call.args.done()
     served = call.service.pools.get(name)
-    pools = [] if served.pool is None else [(name, served.pool)]
-    part = page(pools, f"{name}/{after}" if after else "")
+    part = page([served], f"{name}/{after}" if after else "")
     result = {"pool": _record(call, served), **part.result}
     return Part(result, part.next and part.next.partition("/")[2])
 
@@ -59,6 +59,25 @@ def remove(call: Call) -> dict[str, Any]:
     return {"pool": name}
 
 
+def quarantine(call: Call) -> dict[str, Any]:
+    """extent (-1: the metadata), offset, bytes: memory that is not to be used any more."""
+    name, extent = call.args.text("pool"), call.args.whole("extent", low=META)
+    offset, size = call.args.whole("offset"), call.args.whole("bytes", low=1)
+    call.args.done()
+    call.service.access.require_admin(call.peer, "pool.quarantine")
+    left = call.service.losses.quarantine(name, extent, offset, size)
+    return {"pool": name, "extent": extent, "offset": offset, "bytes": size, "pages": left}
+
+
+def lost(call: Call) -> dict[str, Any]:
+    """extent: of a device that has gone; without it, or -1, the whole pool."""
+    name, extent = call.args.text("pool"), call.args.whole("extent", None, low=META)
+    call.args.done()
+    call.service.access.require_admin(call.peer, "pool.lost")
+    why = f"user {call.peer.uid} said that its device has gone"
+    return {"pool": name, "pages": call.service.losses.lose(name, extent, why)}
+
+
 def _record(call: Call, served: Served) -> PoolRecord:
     return pool_record(served, pool_clients(call.service).get(served.name, 0))
 
@@ -69,4 +88,6 @@ HANDLERS: dict[str, Handler] = {
     "pool.add": add,
     "pool.extend": extend,
     "pool.remove": remove,
+    "pool.quarantine": quarantine,
+    "pool.lost": lost,
 }

@@ -2,8 +2,9 @@
 """The daemon's main: ``sacctl daemon run``.
 
 Order at the start: run directory, server (which takes the directory's lock and reads the
-roster), every pool there is (which adopts the tables that living clients have of it), and
-only then serving: before that nothing may be reserved, evicted or dropped.
+roster), every pool there is (from files that the service manager kept, where it did; this
+adopts the tables that living clients have of it), and only then serving: before that nothing
+may be reserved, evicted or dropped.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from libsac.errors import SacError
 from libsac.server import Server
 from sacctl import paths
 from sacctl.daemon.admin import Admin
+from sacctl.daemon.fdstore import FdStore
 from sacctl.daemon.log import log, setup
 from sacctl.daemon.measure import metrics_text
 from sacctl.daemon.metrics import MetricsListener, listen_or_log
-from sacctl.daemon.notify import Notifier, listen_fd
+from sacctl.daemon.notify import Notifier, take_handed
 from sacctl.daemon.ops import HANDLERS
 from sacctl.daemon.service import Service
 from sacctl.daemon.signals import Signals
+from sacctl.daemon.watch import Watcher
 from sacctl.errors import BusyError, CtlError, from_libsac
 from sacctl.settings import Settings, group_id
 
@@ -90,7 +93,8 @@ def make_server(settings: Settings, state: Path, listening: int | None) -> Serve
 def _run(settings: Settings, signals: Signals, stack: ExitStack) -> int:
     notifier = Notifier()
     stack.callback(notifier.close)
-    listening = listen_fd()
+    handed = take_handed()
+    listening = handed.listening
     if listening is not None:
         settings = replace(
             settings, daemon=replace(settings.daemon, socket=Path(_address(listening)))
@@ -100,9 +104,13 @@ def _run(settings: Settings, signals: Signals, stack: ExitStack) -> int:
     started = time.monotonic()
     server = make_server(settings, state, listening)
     stack.callback(server.close)
-    service = Service(settings, server, activated=listening is not None)
+    store = FdStore(notifier, state, handed.stored)
+    stack.callback(store.close)
+    activated = listening is not None
+    service = Service(settings, server, activated=activated, store=store)
     stack.callback(service.pools.close)
     service.pools.load(settings.pools.dir)
+    store.settle()
     # stop() comes before the pools are closed, whatever happens from here on.
     stack.callback(server.stop)
     server.serve()
@@ -112,6 +120,9 @@ def _run(settings: Settings, signals: Signals, stack: ExitStack) -> int:
     stack.callback(metrics.close)
     listen_or_log(metrics, settings.metrics.listen)
     _wire(service, notifier, metrics)
+    watcher = Watcher(service.sysfs, service.losses.look)
+    stack.callback(watcher.close)
+    watcher.start()
     service.state = "serving"
     notifier.ready(service.summary())
     log.info(
@@ -122,6 +133,7 @@ def _run(settings: Settings, signals: Signals, stack: ExitStack) -> int:
     service.state = "stopping"
     notifier.stopping()
     metrics.close()
+    watcher.close()
     server.stop()
     if not admin.join(JOIN):
         # Its pool stays open until it has ended; it is marked clean all the same.

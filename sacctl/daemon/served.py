@@ -3,26 +3,33 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from libsac.errors import SacError
-from libsac.server import Extent, Server, SharedPool
+from libsac.server import Server, SharedPool
+from sacctl.cxl.sysfs import Sysfs
+from sacctl.daemon.fdstore import FdStore
+from sacctl.daemon.growing import grow
 from sacctl.daemon.log import log
-from sacctl.daemon.unserved import Served, extends, gone, not_served, unserved
+from sacctl.daemon.opener import Opener
+from sacctl.daemon.unserved import (
+    Served,
+    gone,
+    half_made,
+    in_use,
+    not_served,
+    unserved,
+)
 from sacctl.errors import (
-    BusyError,
     CtlError,
     NotFoundError,
     RefusedError,
     UsageError,
-    from_libsac,
 )
 from sacctl.paths import own_dir
 from sacctl.pool.extend import present
-from sacctl.pool.opening import open_record
 from sacctl.pool.record import Record, Records
 
 __all__ = ["Pools", "Served"]
@@ -40,10 +47,18 @@ class Pools:
         own: folder of the daemon's own records: of pools that were handed over by somebody
             whose records are elsewhere, so that they are known after a restart. Made when
             it is needed.
+        store: keeps the files of pools over a restart. sysfs: where devices are looked at.
     """
 
-    def __init__(self, server: Server, own: Path) -> None:
+    def __init__(
+        self,
+        server: Server,
+        own: Path,
+        store: FdStore | None = None,
+        sysfs: Sysfs | None = None,
+    ) -> None:
         self._server = server
+        self._opener = Opener(server, store, sysfs or Sysfs())
         self._own = Records(own)
         self._changing = threading.Lock()  # taken first; while pools come, grow and go
         self._lock = threading.RLock()  # of the dict, never for long
@@ -122,37 +137,13 @@ class Pools:
             record = records.find(name)
             if record is None:
                 return Served(name, None, reason="its record has just been removed")
-            if record.state in ("creating", "destroying"):
-                return Served(
-                    name,
-                    record,
-                    reason="it is half made, by somebody at work or cut off: its record says "
-                    f"'{record.state}'",
-                    hint=f"sacctl pool destroy {name}, or create it again",
-                )
+            if record.state in ("creating", "destroying", "assembling"):
+                return half_made(record)
             record = present(record)  # of an extension that was cut off
-            pool = self._serve(record, None)
-            return Served(name, present(record), pool, "serving")
+            pool, seen = self._opener.serve(record)
+            return Served(name, present(record), pool, "serving", marks=seen)
         except Exception as error:
             return unserved(name, record, error)
-
-    def _serve(self, record: Record, fds: Sequence[int] | None) -> SharedPool:
-        """Opens the pool and serves it. Raises CtlError, SacError, OSError."""
-        pool = open_record(record, fds)
-        try:
-            uuid = pool.info.uuid.hex()
-            if record.uuid and uuid != record.uuid:
-                raise CtlError(
-                    f"the files of pool '{record.name}' are of another pool: {uuid}, and the "
-                    f"record says {record.uuid}",
-                    object=record.name,
-                    hint=f"sacctl pool show {record.name}",
-                )
-            self._server.add_pool(record.name, pool)
-        except BaseException:
-            pool.close()
-            raise
-        return pool
 
     def add(self, record: Record, fds: Sequence[int], folder: Path) -> tuple[Served, bool]:
         """Serves a pool from now on; False: it was served already.
@@ -172,82 +163,60 @@ class Pools:
             if self._closed:
                 raise CtlError("the daemon is stopping", object=record.name)
             if have is not None and have.pool is not None:
-                uuid = have.pool.info.uuid.hex()
-                if record.uuid == uuid:
+                if not _replaces(record, have, have.pool.info.uuid.hex()):
                     return have, False
-                raise RefusedError(
-                    f"another pool is served as '{record.name}': {uuid}",
-                    object=record.name,
-                    hint=f"choose another name, or sacctl pool destroy {record.name}",
-                )
-            pool = self._serve(record, fds or None)
-            served = self._put(Served(record.name, present(record), pool, "serving"))
+                self._let_go(have, have.pool)
+            try:
+                pool, seen = self._opener.serve(record, fds or None)
+            except (CtlError, SacError, OSError) as error:
+                if have is not None and have.pool is not None:
+                    self._put(unserved(record.name, record, error))
+                raise
+            served = self._put(
+                Served(record.name, present(record), pool, "serving", marks=seen)
+            )
             self._keep(served, folder)
         log.info(f"pool {record.name} is served", pool=record.name)
         return served, True
+
+    def _let_go(self, have: Served, pool: SharedPool) -> None:
+        """Ends a pool that lost memory, for its successor: what is left of it is locked by
+        us. Its clients attach anew."""
+        self._server.remove_pool(have.name, force=True)
+        pool.close()
+        self._opener.forget(have.name)
 
     def extend(self, name: str, record: Record, fds: Sequence[int]) -> Served:
         """Adds the data extents that record has at its end. fds as in :meth:`add`, of the new
         ones only. Raises UsageError where record is not the pool's with more at its end."""
         with self._changing:
             served = self.get(name)
-            pool, old = served.pool, served.record
-            if pool is None or old is None:
-                raise not_served(served)
-            known = len(old.data)
-            if not extends(record, old):
-                raise UsageError(
-                    f"the record is not that of pool '{name}' with extents added at its end",
-                    object=name,
-                )
-            paths = record.data[known:]
-            if fds and len(fds) != len(paths):
-                raise UsageError(
-                    f"pool.extend got {len(fds)} descriptors for {len(paths)} files",
-                    object=name,
-                )
-            for fd, path in zip(fds, paths, strict=False):
-                # Who asked was killed, and another command has cleared away behind it.
-                if os.fstat(fd).st_nlink == 0:
-                    raise CtlError(f"{path} has been removed meanwhile", object=name)
-            for number, path in enumerate(paths):
-                if fds:
-                    pool.extend(Extent(fds[number], path))
-                else:
-                    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-                    try:
-                        pool.extend(Extent(fd, path))
-                    finally:
-                        os.close(fd)
-                # One by one: should a later one fail, those before it are in the pool.
-                size = record.sizes[known + number]
-                served.record = old = old.with_(
-                    data=(*old.data, path), sizes=(*old.sizes, size)
-                )
-            if name in self._own.names():
-                self._own.write(old)
-        log.info(f"pool {name} has {len(paths)} extents more", pool=name)
+            more = grow(served, record, fds, self._opener)
+            if served.record is not None and name in self._own.names():
+                self._own.write(served.record)
+        log.info(f"pool {name} has {more} extents more", pool=name)
         return served
+
+    def forget_files(self, name: str) -> None:
+        """The pool's files are not to be kept over a restart any more."""
+        self._opener.forget(name)
 
     def remove(self, name: str) -> None:
         """Serves the pool no more and closes it, which marks it clean. Its files and its
         record stay. Raises RefusedError while clients are attached."""
         with self._changing:
             served = self.get(name)
-            if served.pool is not None:
-                try:
-                    self._server.remove_pool(name)
-                except SacError as error:
-                    wrong = from_libsac(error)
-                    if not isinstance(wrong, BusyError):
-                        raise wrong from None
-                    raise RefusedError(
-                        wrong.message, object=name, errno=wrong.errno, hint="sacctl client list"
-                    ) from None
+            try:
+                # Also of one that is not served: the server may wait for its return.
+                self._server.remove_pool(name)
+            except SacError as error:
+                if served.pool is not None:
+                    raise in_use(name, error) from None
             with self._lock:
                 del self._pools[name]
             if served.pool is not None:
                 served.pool.close()
+            self._opener.forget(name)
             self._own.remove(name)
         log.info(f"pool {name} is served no more", pool=name)
 
@@ -289,7 +258,7 @@ class Pools:
     def _pick(self, name: str | None) -> tuple[str, SharedPool]:
         with self._lock:
             if name is None:
-                served = [s for s in self._pools.values() if s.pool is not None]
+                served = [s for s in self._pools.values() if s.state == "serving"]
                 if len(served) > 1:
                     raise UsageError(
                         "which pool? There are " + ", ".join(sorted(s.name for s in served)),
@@ -301,7 +270,7 @@ class Pools:
                     )
                 name = served[0].name
             found = self.get(name)
-            if found.pool is None:
+            if found.pool is None or found.state == "lost":
                 raise not_served(found)
             return found.name, found.pool
 
@@ -322,3 +291,18 @@ class Pools:
                         log.error(f"cannot close the pool: {error}", pool=served.name)
             with self._lock:
                 self._pools.clear()
+
+
+def _replaces(record: Record, have: Served, uuid: str) -> bool:
+    """Whether a record that is added takes the place of what is served under its name: of a
+    pool that has lost memory, when it is back. False: it is what is served. Raises
+    RefusedError where it is another pool."""
+    if record.uuid == uuid:
+        return bool(have.lost)
+    if have.state == "lost":  # what was on it has gone: it may have been made anew
+        return True
+    raise RefusedError(
+        f"another pool is served as '{record.name}': {uuid}",
+        object=record.name,
+        hint=f"choose another name, or sacctl pool destroy {record.name}",
+    )

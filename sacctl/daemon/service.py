@@ -15,10 +15,14 @@ import libsac
 from libsac.server import Server
 from sacctl import paths
 from sacctl import settings as settings_module
+from sacctl.cxl.condition import History
+from sacctl.cxl.sysfs import Sysfs
 from sacctl.daemon.access import Access
 from sacctl.daemon.clients import Clients
+from sacctl.daemon.fdstore import FdStore
 from sacctl.daemon.frames import VERSION
 from sacctl.daemon.log import log, setup
+from sacctl.daemon.losses import Losses
 from sacctl.daemon.served import Pools
 from sacctl.errors import CtlError, from_os
 from sacctl.records import DaemonRecord, ReloadRecord
@@ -44,14 +48,27 @@ class Service:
         access: who may do what, as the settings say now.
         on_reload: called with old and new settings, in the reloading thread; what it raises
             (CtlError) is in the reload's errors.
+        losses: what is done about memory that dies. history: of the devices' errors.
         creating: held while a namespace is created, so that "there already" is known.
     """
 
-    def __init__(self, settings: Settings, server: Server, *, activated: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        server: Server,
+        *,
+        activated: bool = False,
+        store: FdStore | None = None,
+    ) -> None:
         self.settings = settings
         self.server = server
         self.activated = activated  # the service manager made the socket
-        self.pools = Pools(server, paths.own_records(settings.daemon.run_dir))
+        # The other root is for tests: docs/simulator.md.
+        self.sysfs = Sysfs(os.environ.get("SAC_SYSROOT") or "/")
+        own = paths.own_records(settings.daemon.run_dir)
+        self.pools = Pools(server, own, store, self.sysfs)
+        self.losses = Losses(self.pools, self.sysfs)
+        self.history = History()
         self.clients = Clients(server)
         self.access = access_of(settings)
         self.state = "starting"
@@ -81,7 +98,7 @@ class Service:
     def summary(self) -> str:
         """For the service manager and the log: "2 pools, 5 namespaces, 3 clients"."""
         pools = self.pools.all()
-        serving = [s.pool for s in pools if s.pool is not None]
+        serving = [s.pool for s in pools if s.pool is not None and s.state == "serving"]
         parts = [
             _count(len(serving), "pool"),
             _count(sum(len(pool.namespaces()) for pool in serving), "namespace"),
@@ -94,7 +111,7 @@ class Service:
     def record(self) -> DaemonRecord:
         """The daemon as it is now."""
         pools = self.pools.all()
-        serving = [s.pool for s in pools if s.pool is not None]
+        serving = [s.pool for s in pools if s.pool is not None and s.state == "serving"]
         settings = self.settings
         turns = self.server.heartbeat()
         age = 0 if turns != self._turns else int((time.monotonic() - self._moved) * 1000)

@@ -50,12 +50,12 @@ class Signals:
         self._writing.close()
 
     def wait(self, timeout: float) -> signal.Signals | None:
-        """The next signal, or None after timeout seconds. None is lost but one that comes
-        again before it was taken."""
+        """The next signal, or None after timeout seconds; 0 takes one that has come. None is
+        lost but one that comes again before it was taken."""
         end = time.monotonic() + timeout
         while not self._waiting:
-            left = end - time.monotonic()
-            if left <= 0 or not select.select([self._reading], [], [], left)[0]:
+            left = max(end - time.monotonic(), 0.0)
+            if not select.select([self._reading], [], [], left)[0]:
                 return None
             # The bytes are signal numbers; of others than ours there may be some, too.
             self._waiting.extend(n for n in self._reading.recv(4096) if n in self._numbers)

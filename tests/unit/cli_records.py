@@ -32,6 +32,7 @@ def extent(index: int = 0, assigned: int = GIB // 2) -> ExtentRecord:
         "bytes": GIB,
         "assigned_bytes": assigned,
         "free_bytes": GIB - assigned,
+        "lost": "",
     }
 
 

@@ -4,16 +4,16 @@
 tests/data/sysfs/KERNEL-TOPOLOGY.json.xz holds looks at one virtual machine with CXL devices:
 
     before, region, split       nothing made; a region over all devices, its dax device on
-                                device_dax; that split in two (1hb2, 2hb4, sw4)
+                                device_dax; that split in two (1hb2, 2hb4, sw4; 7.3-2hb2)
     kmem, offline, nodriver     a region made by cxl: its dax device on kmem, blocks online;
-                                offline; unbound (all from here on 2hb2)
+                                offline; unbound (all from here on 6.12-2hb2)
     gone, back                  one device's cxl_pci unbound, with the region; and bound again
     unbound                     the other's cxl_mem unbound
     unloaded, noacpi            no CXL module; all of them but cxl_acpi
 
 A look is {path: [kind, mode or target, content]}; kind "d" folder, "f" file ("!EIO": reading
 failed so; None: it can only be written), "l" link. Where /sys/bus/pci is not in the look, its
-links are made from the folders they lead to.
+links are made from the folders they lead to. tools/sysfslook.py takes such looks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOLDER = Path(__file__).parent.parent / "data" / "sysfs"
 DUMPS = sorted(path.name.removesuffix(".json.xz") for path in FOLDER.glob("*.json.xz"))
 OLD = ("before", "region", "split")
 NEW = ("kmem", "offline", "nodriver", "gone", "back", "unbound", "unloaded", "noacpi")
-LOOKS = [(d, look) for d in DUMPS for look in (NEW if d.endswith("2hb2") else OLD)]
+LOOKS = [(d, look) for d in DUMPS for look in (NEW if d == "6.12-2hb2" else OLD)]
 
 Look = dict[str, list[str | None]]
 

@@ -54,6 +54,8 @@ class FakePool:
     dead_blocks: int = 0
     recovered: bool = False
     page_size: int = 4096
+    bad: list[tuple[int, int, int]] = field(default_factory=list)
+    lost: list[int | None] = field(default_factory=list)
 
     @property
     def info(self) -> PoolInfo:
@@ -67,6 +69,17 @@ class FakePool:
 
     def extents(self) -> list[ExtentInfo]:
         return self.files or [ExtentInfo("/dev/shm/none/data.0", self.size, self.free)]
+
+    def two_extents(self) -> None:
+        self.files = [ExtentInfo(f"/dev/shm/none/data.{i}", SLAB, SLAB) for i in range(2)]
+
+    def quarantine(self, extent: int, offset: int, size: int) -> int:
+        self.bad.append((extent, offset, size))
+        return 3
+
+    def lose(self, extent: int | None) -> int:
+        self.lost.append(extent)
+        return 5
 
     def extend(self, extent: Any) -> None:
         os.fstat(extent.fd)
@@ -146,6 +159,7 @@ class FakeServer:
         self.held: list[TableInfo] = []
         self.served: list[OpInfo] = []
         self.evicted: list[tuple[bytes, bool]] = []
+        self.forced: list[str] = []
         self.requests: queue.Queue[AdminRequest | None] = queue.Queue()
         self.answers: queue.Queue[dict[str, Any]] = queue.Queue()
         self.turns = 0
@@ -155,10 +169,13 @@ class FakeServer:
     def add_pool(self, name: str, pool: FakePool) -> None:
         self.pools[name] = pool
 
-    def remove_pool(self, name: str) -> None:
-        if any(t.pool == name for t in self.held):
+    def remove_pool(self, name: str, *, force: bool = False) -> None:
+        if force:
+            self.forced.append(name)
+        elif any(t.pool == name for t in self.held):
             raise BusyError(f"pool '{name}' is used by a client", object=name)
-        del self.pools[name]
+        if self.pools.pop(name, None) is None:
+            raise NotFoundError(f"there is no pool '{name}'", object=name)
 
     def heartbeat(self) -> int:
         self.turns += self.moving

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +16,7 @@ from cxlsim import Machine
 
 from sacctl.cxl import daxsteps, guard, plan, regionsteps
 from sacctl.cxl.made import Made
-from sacctl.cxl.model import EndpointDecoder, Memdev, Topology
+from sacctl.cxl.model import EndpointDecoder, Memdev, Policy, RootDecoder, Topology
 from sacctl.cxl.plan import RegionPlan
 from sacctl.cxl.read import read
 from sacctl.pool.steps import Step, carry_out
@@ -32,8 +35,16 @@ class House:
     """A machine with CXL devices."""
 
     def __init__(self, folder: Path, topology: str = "2hb2", **options: Any) -> None:
-        self.machine = Machine(folder / "machine", topology, seed=1, **options)
+        # A machine is a thousand small files, written again and again: not on a disk.
+        memory = Path("/dev/shm")
+        where = tempfile.mkdtemp(prefix="sac-test-", dir=memory if memory.is_dir() else folder)
+        self._gone = weakref.finalize(self, shutil.rmtree, where, ignore_errors=True)
+        self.machine = Machine(where, topology, seed=1, **options)
         self.sysfs = self.machine.sysfs
+
+    def close(self) -> None:
+        self.machine.close()
+        self._gone()
 
     def topology(self) -> Topology:
         return read(self.sysfs)
@@ -129,3 +140,24 @@ def device(
         link=None,
     )
     return replace(made, **changes)
+
+
+def one_window(bridge: str = "pci0000:0c", **changes: object) -> RootDecoder:
+    made = RootDecoder(
+        name="decoder0.0",
+        start=0x1000000000,
+        bytes=4 << 30,
+        ways=1,
+        granularity=256,
+        targets=(bridge,),
+        ram=True,
+        locked=False,
+        free_bytes=4 << 30,
+        regions=(),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def topology(window: RootDecoder, devices: list[Memdev]) -> Topology:
+    policy = Policy("offline", True, (), 128 << 20)
+    return Topology(tuple(devices), (window,), (), (), policy, (), "6.12.0")

@@ -15,7 +15,6 @@ from unit import cli_records as r
 from unit.cli_fake import FakeDaemon
 from unit.test_cli_json import ANSWERS
 
-import sacctl.cli.pool as pool_module
 from sacctl.cli import root
 from sacctl.errors import (
     BusyError,
@@ -70,10 +69,11 @@ TREE = sorted(commands(root))
 def test_the_tree() -> None:
     expected = """
         bench bench.gather bench.interleave bench.lookup bench.put client client.evict
-        client.list completion daemon daemon.reload daemon.run daemon.status demo health
-        metrics namespace namespace.create namespace.destroy namespace.flush namespace.list
-        namespace.resize namespace.show namespace.verify pool pool.create pool.destroy
-        pool.extend pool.list pool.show stats
+        client.list completion daemon daemon.reload daemon.run daemon.status demo device
+        device.list device.monitor device.show device.topology doctor health metrics
+        namespace namespace.create namespace.destroy namespace.flush namespace.list
+        namespace.resize namespace.show namespace.verify pool pool.adopt pool.assemble
+        pool.create pool.destroy pool.extend pool.list pool.plan pool.show stats
     """
     assert [".".join(words) for words in TREE] == expected.split()
 
@@ -255,17 +255,13 @@ def test_which_pool(daemon: FakeDaemon) -> None:
     assert "pool create" in run("namespace", "show", "chat", code=3).stderr
 
 
-def test_devices_are_understood_and_refused(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    devices = home / "devices"
-    monkeypatch.setattr(pool_module, "CXL_DEVICES", devices)
-    result = run("pool", "create", "--devices", "cxl0,cxl1", code=3)
+def test_devices_that_are_not_there(home: Path) -> None:
+    (home / "empty").mkdir()
+    at = ("--sysroot", str(home / "empty"))
+    result = run(*at, "pool", "create", "--devices", "cxl0,cxl1", code=3)
     assert "no CXL memory device" in result.stderr
     assert "no cxl0 and no cxl1" in result.stderr
-    assert "sacctl pool create default --emulate 2x1G" in result.stderr
-    (devices / "mem0").mkdir(parents=True)
-    assert "mem0" in run("pool", "create", "--devices", "mem0", code=1).stderr
+    assert "--emulate 2x1G" in result.stderr
 
 
 def test_pools_without_a_daemon(home: Path) -> None:

@@ -17,7 +17,7 @@ from unit.fake_daemon import LAYOUT, SLAB, Desk, FakePool, client, desk, record,
 
 from libsac.errors import CorruptError, SystemCallError
 from libsac.server import AdminRequest
-from sacctl.daemon import served as served_module
+from sacctl.daemon import opener as opener_module
 from sacctl.daemon.ops import HANDLERS
 from sacctl.errors import RefusedError
 
@@ -255,11 +255,11 @@ def test_add_opens_serves_and_closes_the_fds(
 ) -> None:
     got: list[Any] = []
 
-    def open_(record: Any, fds: Any) -> FakePool:
+    def open_(record: Any, fds: Any = None, *_: Any) -> FakePool:
         got.append([os.fstat(fd).st_ino for fd in fds])
         return FakePool()
 
-    monkeypatch.setattr(served_module, "open_record", open_)
+    monkeypatch.setattr(opener_module, "open_record", open_)
     fds = [os.memfd_create(name) for name in ("meta", "data")]
     nodes = [os.fstat(fd).st_ino for fd in fds]
     result = here.ask("pool.add", fds=fds, record=record().to_dict())
@@ -276,7 +276,7 @@ def test_add_opens_serves_and_closes_the_fds(
 
 def test_files_of_another_pool_are_refused(here: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = FakePool(uuid="ee" * 16)
-    monkeypatch.setattr(served_module, "open_record", lambda record, fds: opened)
+    monkeypatch.setattr(opener_module, "open_record", lambda record, *_: opened)
     error = here.error("pool.add", record=record().to_dict())
     assert "of another pool" in error["message"]
     assert opened.closed
@@ -323,7 +323,7 @@ def test_pools_that_cannot_be_opened(here: Desk, monkeypatch: pytest.MonkeyPatch
         Records(folder).write(record(name).with_(state=state))
     (folder / "torn.toml").write_text("name = ")
 
-    def open_(record: Any, fds: Any) -> FakePool:
+    def open_(record: Any, fds: Any = None, *_: Any) -> FakePool:
         if record.name == "bad":
             raise CorruptError("no valid superblock", object="meta", offset=0)
         if record.name == "denied":
@@ -336,7 +336,7 @@ def test_pools_that_cannot_be_opened(here: Desk, monkeypatch: pytest.MonkeyPatch
             raise RefusedError("others may write")
         return FakePool()
 
-    monkeypatch.setattr(served_module, "open_record", open_)
+    monkeypatch.setattr(opener_module, "open_record", open_)
     assert here.service.pools.load(folder) == ["good"]
     pools = {p["name"]: p for p in here.ask("pool.list")["pools"]}
     assert set(pools) == {*names, "torn"}
@@ -355,7 +355,7 @@ def test_pools_that_cannot_be_opened(here: Desk, monkeypatch: pytest.MonkeyPatch
     codes = {f["code"] for f in here.ask("health")["findings"]}
     assert codes == {"SAC201", "SAC202"}
     # A reload tries them again.
-    monkeypatch.setattr(served_module, "open_record", lambda record, fds: FakePool())
+    monkeypatch.setattr(opener_module, "open_record", lambda record, *_: FakePool())
     assert set(here.ask("reload")["pools"]) == set(names) - {"good", "half"}
 
 

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from sacctl.daemon import log as log_module
+from sacctl.daemon import notify as notify_module
 from sacctl.daemon.latency import UPPER, latency_record
 from sacctl.daemon.log import JournalHandler, Log, setup, to_journal
 from sacctl.daemon.metrics import MetricsListener
-from sacctl.daemon.notify import Notifier, listen_fd
+from sacctl.daemon.notify import Handed, Notifier, take_handed
 from sacctl.errors import CtlError, UsageError
 
 # ---------------------------------------------------------------------- notifications
@@ -56,6 +57,32 @@ def test_notifications(tmp_path: Path, abstract: bool) -> None:
     notifier.alive()
 
 
+def test_files_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These must arrive: a manager that is busy is waited for, one that hangs is not."""
+    monkeypatch.setattr(notify_module, "PATIENCE", 0.3)
+    with manager(str(tmp_path / "notify")) as receiver, (tmp_path / "x").open("wb") as file:
+        notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        assert notifier.there
+        assert notifier.keep("pool.kv.meta", file.fileno())
+        text, fds, _, _ = socket.recv_fds(receiver, 4096, 4)
+        assert text == b"FDSTORE=1\nFDPOLL=0\nFDNAME=pool.kv.meta"
+        assert os.fstat(fds[0]).st_ino == os.fstat(file.fileno()).st_ino
+        os.close(fds[0])
+        assert notifier.drop("pool.kv.meta")
+        assert receiver.recv(4096) == b"FDSTOREREMOVE=1\nFDNAME=pool.kv.meta"
+        for _ in range(2000):  # more than a socket holds
+            notifier.alive()
+        assert not notifier.keep("pool.kv.0", file.fileno())
+        reading = threading.Timer(0.1, lambda: [receiver.recv(4096) for _ in range(5)])
+        reading.start()
+        assert notifier.keep("pool.kv.0", file.fileno())
+        reading.join()
+        notifier.close()
+    assert not notifier.there
+    assert not notifier.drop("pool.kv.0")
+    assert not Notifier({}).keep("pool.kv.0", 0)
+
+
 def test_no_manager() -> None:
     notifier = Notifier({"WATCHDOG_USEC": "5", "WATCHDOG_PID": "1"})
     assert notifier.watchdog == 0.0  # another process's
@@ -64,7 +91,7 @@ def test_no_manager() -> None:
 
 
 def in_child(count: str, make: str) -> str:
-    """What listen_fd() gives in a child whose descriptor 3 is what make opens."""
+    """The socket that take_handed() gives in a child whose descriptor 3 is what make opens."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -73,7 +100,7 @@ def in_child(count: str, make: str) -> str:
             os.dup2(made.fileno(), 3)
             env = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": count}
             try:
-                said = f"{listen_fd(env)} {os.get_inheritable(3)}"
+                said = f"{take_handed(env).listening} {os.get_inheritable(3)}"
             except UsageError as error:
                 said = f"error {error}"
             os.write(writing, said.encode())
@@ -93,15 +120,16 @@ def test_socket_of_the_service_manager() -> None:
     assert in_child("1", LISTENING) == "3 False"
 
 
-@pytest.mark.parametrize("make", ["open('/dev/null')", "socket.socket(socket.AF_UNIX)"])
+@pytest.mark.parametrize("make", ["os.fdopen(os.pipe()[0])", "socket.socket(socket.AF_UNIX)"])
 def test_what_is_no_listening_socket(make: str) -> None:
     assert in_child("1", make).startswith("error ")
 
 
 def test_socket_for_another_process() -> None:
-    assert listen_fd({"LISTEN_PID": "1", "LISTEN_FDS": "1"}) is None
-    assert listen_fd({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "0"}) is None
-    assert listen_fd({}) is None
+    mine = str(os.getpid())
+    for env in ({"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {}):
+        assert take_handed(env) == Handed()
+    assert take_handed({"LISTEN_PID": mine, "LISTEN_FDS": "0"}) == Handed()
 
 
 # ------------------------------------------------------------------------------- logs

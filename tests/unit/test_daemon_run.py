@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 from unit.fake_daemon import Desk, FakePool, client, desk, record, table
 
+from sacctl.daemon import opener as opener_module
 from sacctl.daemon import run as run_module
-from sacctl.daemon import served as served_module
 from sacctl.daemon.notify import Notifier
 from sacctl.daemon.signals import Signals
 from sacctl.errors import BusyError, CtlError
@@ -144,12 +144,12 @@ def test_who_looks_does_not_wait_for_a_pool_that_is_opened(
     begun, go = threading.Event(), threading.Event()
     here.serve(FakePool(uuid="cd" * 16), "other")
 
-    def slowly(record: Any, fds: Any) -> FakePool:
+    def slowly(record: Any, *_: Any) -> FakePool:
         begun.set()
         assert go.wait(10)
         return FakePool()
 
-    monkeypatch.setattr(served_module, "open_record", slowly)
+    monkeypatch.setattr(opener_module, "open_record", slowly)
     adding = threading.Thread(target=lambda: here.ask("pool.add", record=record().to_dict()))
     adding.start()
     assert begun.wait(10)
@@ -167,7 +167,7 @@ def test_nothing_is_opened_after_the_end(here: Desk, monkeypatch: pytest.MonkeyP
     folder = here.service.settings.pools.dir
     folder.mkdir()
     Records(folder).write(record("late"))
-    monkeypatch.setattr(served_module, "open_record", lambda record, fds: FakePool())
+    monkeypatch.setattr(opener_module, "open_record", lambda record, *_: FakePool())
     here.service.pools.close()
     assert pool.closed
     assert here.service.pools.load(folder) == []
@@ -202,13 +202,13 @@ def test_a_pool_that_was_seen_half_made_is_tried_again(
     folder.mkdir()
     opened: list[str] = []
 
-    def open_(record: Any, fds: Any) -> FakePool:
+    def open_(record: Any, fds: Any = None, *_: Any) -> FakePool:
         opened.append(record.name)
         if record.name == "used" and len(opened) < 4:
             raise BusyError("another process has it locked")
         return FakePool(uuid=record.uuid)
 
-    monkeypatch.setattr(served_module, "open_record", open_)
+    monkeypatch.setattr(opener_module, "open_record", open_)
     Records(folder).write(record().with_(state="creating"))
     assert here.service.pools.load(folder) == []
     assert here.error("namespace.list", pool="kv")["kind"] == "not_found"

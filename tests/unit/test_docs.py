@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from unit.docs_machine import House, simulated
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md"]
@@ -159,6 +160,16 @@ def run_sacctl(page: str, line: str, folder: Path) -> None:
             break
         time.sleep(0.1)
     assert done.returncode == 0, f"{page}: {line}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if simulated(p)], ids=lambda p: p.name)
+def test_commands_on_simulated_machines(page: Path, tmp_path: Path) -> None:
+    for number, group in enumerate(simulated(page)):
+        with House(tmp_path / str(number), group[0].words) as house:
+            for line, code in (one for block in group for one in block.lines()):
+                done = house.run(line)
+                said = f"{page.name}: {line}\n{done.stdout}{done.stderr}"
+                assert done.returncode == code, said
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from sacctl import health
+from sacctl.cxl.condition import Condition
 from sacctl.errors import CtlError, DeniedError, NotFoundError
 from sacctl.health import CHECKS, EXIT, Sight, explain, judge, unreachable
 from sacctl.records import ClientRecord, DaemonRecord, NamespaceRecord, PoolRecord
@@ -77,6 +78,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("SAC207", "degraded", {"free_metadata": {"kv": 0}}),
     ("SAC208", "ok", {"pools": [pool(recovered=True)]}),
     ("SAC209", "ok", {"pools": [pool(recovered=True, rebooted=True)]}),
+    ("SAC210", "critical", {"pools": [pool(state="lost", reason="dax0.0 has gone")]}),
+    ("SAC211", "degraded", {"pools": [pool(extents=[
+        {"index": 0, "path": "/x/data.0", "lost": "dax0.0 has gone"}])]}),
     ("SAC301", "critical", {"namespaces": [space(state="damaged", reason="torn")]}),
     ("SAC302", "degraded", {"pools": [pool(free_bytes=0)], "namespaces": [
         space(pinned=98)]}),
@@ -85,6 +89,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("SAC401", "degraded", {"clients": [client(connected=False, lost_ms=61_000, pinned=1)]}),
     ("SAC402", "degraded", {"clients": [client(evicted=True)]}),
     ("SAC403", "ok", {"clients": [client(connected=False, lost_ms=61_000)]}),
+    # How they come about is in test_health_cxl.py.
+    *((code, check.severity if check.severity != "note" else "ok",
+       {"devices": [Condition(code, "mem0", "something")]})
+      for code, check in CHECKS.items() if code.startswith("SAC5")),
 ]  # fmt: skip
 
 

@@ -269,7 +269,7 @@ def test_wheel_from_the_sdist(sdist: Path, tmp_path: Path) -> None:
     assert "Requires-Dist: numpy" in fields
     required = re.findall(r"^Requires-Dist: (.*)$", fields, re.MULTILINE)
     needed = {line for line in required if "extra ==" not in line}
-    assert needed == {"numpy>=1.26", "click>=8.3.1", "rich>=13.9"}
+    assert needed == {"numpy>=1.26", "click>=8.3.1", "rich>=13.9", "pyudev>=0.24"}
     assert not re.search(r"^Requires-Dist: torch\s*[=<>~]", fields, re.MULTILINE)
 
 

@@ -23,6 +23,18 @@ def test_root() -> None:
     assert paths.client_sockets(env, 0) == [Path("/run/sac/sacd.sock")]
 
 
+def test_the_systems_daemon_is_not_root() -> None:
+    env = HOME | {"SAC_SYSTEM": "1", "XDG_RUNTIME_DIR": "/run/user/7"}
+    assert paths.config_file(env, 7) == Path("/etc/sac/sac.toml")
+    assert paths.pools_dir(env, 7) == Path("/etc/sac/pools.d")
+    assert paths.run_dir(env, 7) == Path("/run/sac")
+    assert paths.client_sockets(env, 7) == [Path("/run/sac/sacd.sock")]
+    # Only "1" says so: a unit of somebody else may have the variable empty.
+    for value in ("", "0", "yes"):
+        other = HOME | {"SAC_SYSTEM": value}
+        assert paths.run_dir(other, 7) == Path("/tmp/sac-7")
+
+
 def test_user() -> None:
     env = HOME | {"XDG_RUNTIME_DIR": "/run/user/7"}
     assert paths.config_file(env, 7) == Path("/home/u/.config/sac/sac.toml")

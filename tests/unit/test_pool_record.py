@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sacctl.errors import CtlError, NotFoundError, UsageError
+from sacctl.pool.cxl_record import CxlPart, RegionPart
 from sacctl.pool.record import Record, Records, check_name, render
 from sacctl.pool.spec import SLAB, Spec, format_sizes, parse_sizes
 
@@ -28,6 +29,24 @@ RECORD = Record(
     sizes=(G, G),
     uid=1000,
     folders=("/dev/shm/sac-0", "/dev/shm/sac-0/kv"),
+)
+
+REGION = RegionPart(
+    devices=("serial:0x100", "serial:0x101"),
+    ways=2,
+    granularity=256,
+    bytes=G,
+    region="region2",
+    dax=("dax2.0", "dax2.1"),
+    parts=(G - 64 * M, 32 * M),
+)
+CXL = RECORD.with_(
+    kind="cxl",
+    meta="/dev/dax2.1",
+    data=("/dev/dax2.0",),
+    sizes=(G - 64 * M,),
+    folders=(),
+    cxl=CxlPart((REGION,), boot="b1", room=32 * M),
 )
 
 paths = st.text(
@@ -185,3 +204,94 @@ def test_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same = Spec.of(RECORD)
     assert same.differences(RECORD) == []
     assert len(Spec("kv", (G,), path="/x").differences(RECORD.with_(huge="2M"))) == 3
+
+
+# ----------------------------------------------------------------------- CXL pools
+
+
+identities = st.one_of(
+    st.integers(1, (1 << 64) - 1).map(lambda n: f"serial:{n:#x}"),
+    st.tuples(st.integers(0, 255), st.integers(0, 255), st.integers(0, 7)).map(
+        lambda t: f"pci:0000:{t[0]:02x}:{t[1]:02x}.{t[2]}"
+    ),
+)
+
+
+@given(
+    st.lists(identities, min_size=1, max_size=16, unique=True),
+    st.integers(0, (1 << 50)),
+    st.booleans(),
+    st.sampled_from(["", "kv"]),
+)
+def test_cxl_record_is_read_as_written(
+    devices: list[str], room: int, adopted: bool, parent: str
+) -> None:
+    region = REGION.with_(devices=tuple(devices), ways=len(devices), made=not adopted)
+    part = CxlPart((region,), adopted=adopted, boot="b", room=room, parent=parent,
+                   before=("region0", "decoder3.0", "dax0.0"))  # fmt: skip
+    record = CXL.with_(cxl=part)
+    assert Record.from_dict(tomllib.loads(render(record))) == record
+
+
+def _changed(where: str, value: Any) -> dict[str, Any]:
+    values = tomllib.loads(render(CXL))
+    table: Any = values
+    *path, last = where.split(".")
+    for step in path:
+        table = table[int(step)] if step.isdigit() else table[step]
+    if value is None:
+        del table[last]
+    else:
+        table[int(last) if last.isdigit() else last] = value
+    return values
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "says"),
+    [
+        ("cxl", None, "cxl is missing"),
+        ("cxl", 7, "cxl is no table"),
+        ("kind", "emulated", "cxl is there"),
+        ("kind", "nvdimm", "knows emulated, cxl"),
+        ("cxl.mode", "fsdax", "cxl.mode is 'fsdax'"),
+        ("cxl.mode", "system-ram", "cxl.mount is for mode system-ram"),
+        ("cxl.mount", "/run/x", "cxl.mount is for mode system-ram"),
+        ("cxl.room", -1, "cxl.room is -1"),
+        ("cxl.room", True, "cxl.room is True"),
+        ("cxl.parent", "../x", "which no pool is called"),
+        ("cxl.before", ["../../etc"], "cxl.before holds"),
+        ("cxl.regions", [], "cxl.regions are 0"),
+        ("cxl.regions", "all", "no list of tables"),
+        ("cxl.regions.0", "x", r"cxl.regions\[0\] is no table"),
+        ("cxl.regions.0.devices", ["mem0", "mem1"], "'mem0', which names no device"),
+        ("cxl.regions.0.devices", ["serial:0x1", "serial:0x1"], "hold a device twice"),
+        ("cxl.regions.0.devices", ["serial:0x1"], "ways is 2 for 1 devices"),
+        ("cxl.regions.0.ways", 17, "ways is 17"),
+        ("cxl.regions.0.granularity", 300, "no power of two"),
+        ("cxl.regions.0.bytes", 0, "bytes is 0"),
+        ("cxl.regions.0.bytes", 1 << 20, "are more than the region's"),
+        ("cxl.regions.0.region", "region2/../..", "which no region is called"),
+        ("cxl.regions.0.dax", ["sda", "sdb"], "which no dax device is called"),
+        ("cxl.regions.0.dax", ["dax0.0"] * 3, "3 names for 2 parts"),
+        ("cxl.regions.0.parts", [M, 0], "must have one or two sizes"),
+        ("cxl.regions.0.parts", [M, M, M], "must have one or two sizes"),
+        ("cxl.regions.0.weight", 0, "weight is 0"),
+        ("cxl.regions.0.made", "yes", "true or false"),
+        ("data", ["/dev/dax2.0", "/dev/dax3.0"], "sizes has 1 entries"),
+        ("meta", "/dev/../etc/passwd", "no absolute path"),
+    ],
+)
+def test_cxl_records_that_are_wrong(where: str, value: Any, says: str) -> None:
+    with pytest.raises(CtlError, match=says):
+        Record.from_dict(_changed(where, value), "kv.toml")
+
+
+def test_cxl_record_of_two_regions_needs_two_extents() -> None:
+    values = tomllib.loads(render(CXL))
+    other = {**values["cxl"]["regions"][0], "devices": ["serial:0x7", "serial:0x8"]}
+    values["cxl"]["regions"].append(other)
+    with pytest.raises(CtlError, match="regions are 2 for 1 extents"):
+        Record.from_dict(values)
+    other["devices"] = ["serial:0x100", "serial:0x8"]
+    with pytest.raises(CtlError, match="hold a device twice"):
+        Record.from_dict(values)

@@ -53,6 +53,7 @@ def test_figures() -> None:
     ]
     free = family("sac_extent_free_bytes")["samples"]
     assert [s["labels"]["extent"] for s in free] == ["0", "1"]
+    assert [s["value"] for s in family("sac_extent_lost")["samples"]] == [0, 0]
     states = {s["labels"]["status"]: s["value"] for s in family("sac_health_status")["samples"]}
     assert states == {"ok": 0, "degraded": 1, "critical": 0, "unknown": 0}
     errors = family("sac_daemon_request_errors_total")["samples"]
