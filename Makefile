@@ -14,6 +14,8 @@ FUZZ_SECONDS ?= 60
 FUZZ_CC ?= clang
 FUZZ_CXX ?= clang++
 PYTEST_ARGS ?=
+VM_ARGS ?=
+PREFIX ?= /usr
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -35,22 +37,25 @@ NATIVE_FILES = $(shell find libsac tests benchmarks -name '*.[ch]pp' -o -name '*
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PHONY: help demo demo-llm install test test-native test-plain test-asan test-tsan fuzz \
-	test-python lint format stubs bench bench-peers sdist wheel clean FORCE
+	test-python test-vm lint format stubs bench bench-peers sdist wheel deb install-system \
+	clean FORCE
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
 		awk -F'\t' '{ printf "make %-12s %s\n", $$1, $$2 }'
-	@echo "Settings: PYTHON=$(PYTHON) CXX=$(CXX) JOBS=$(JOBS) FUZZ_SECONDS=$(FUZZ_SECONDS) PYTEST_ARGS="
+	@echo "Settings: PYTHON=$(PYTHON) CXX=$(CXX) JOBS=$(JOBS) FUZZ_SECONDS=$(FUZZ_SECONDS) PYTEST_ARGS= VM_ARGS="
 
 # ------------------------------------------------------------------- environment
 
-.PHONY: need-build need-test need-python
+.PHONY: need-build need-test need-python need-vm
 need-python:
 	@$(REQUIRE) python
 need-build:
 	@$(REQUIRE) python cxx
 need-test:
 	@$(REQUIRE) python cxx sanitizers clang
+need-vm:
+	@$(REQUIRE) python vm
 
 $(BIN)/.stamp-venv: requirements/build.txt
 	@echo "== virtual environment and build tools ($(PYTHON))"
@@ -111,7 +116,21 @@ $(BIN)/.stamp-wheel: build/sources.txt $(SOURCES) $(BIN)/.stamp-venv
 	@$(PIP) install build/dist/libsac-*.whl
 	@touch $@
 
-install: need-build $(BIN)/.stamp-wheel  ## Build the wheel and install it into .venv
+# With DESTDIR, or with PREFIX on the command line, install is the system's: an environment's
+# PREFIX means other things to other programs.
+INSTALLS_SYSTEM := $(filter-out undefined,$(origin DESTDIR))$(filter command,$(origin PREFIX))
+
+ifeq ($(strip $(INSTALLS_SYSTEM)),)
+install: need-build $(BIN)/.stamp-wheel  ## Build the wheel and install it into .venv; DESTDIR=: see install-system
+else
+install: install-system
+endif
+
+# No dependency is looked for on the system: they all come along, in versions that make tests.
+install-system: need-build $(BIN)/.stamp-wheel  ## sacctl, units, udev rules below DESTDIR, PREFIX=/usr
+	@echo "== system files below $(or $(DESTDIR),/), prefix $(PREFIX)"
+	@PIP_CONSTRAINT=$(CURDIR)/requirements/build.txt $(BIN)/python tools/place.py \
+		--destdir "$(or $(DESTDIR),/)" --prefix "$(PREFIX)" build/dist/libsac-*.whl
 
 # ---------------------------------------------------------------------- to see it
 
@@ -169,6 +188,11 @@ test-python: need-build $(BIN)/.stamp-test $(BIN)/.stamp-wheel build/native/.bui
 	@echo "== pytest"
 	@SAC_KILL_CHILD="$(CURDIR)/build/native/kill_child" $(RUN) -m pytest $(PYTEST_ARGS)
 
+# Images and the core for the machines' Python are kept in build/vm. As root.
+test-vm: need-vm $(BIN)/.stamp-venv  ## Scenarios in virtual machines with CXL memory
+	@echo "== test machines"
+	@$(BIN)/python tests/vm/run.py $(VM_ARGS)
+
 # --------------------------------------------------------------------------- style
 
 lint: need-python $(BIN)/.stamp-lint  ## ruff, mypy, clang-format: says what is wrong
@@ -195,6 +219,9 @@ sdist: need-python $(BIN)/.stamp-venv  ## dist/libsac-*.tar.gz
 
 wheel: need-build $(BIN)/.stamp-wheel  ## dist/libsac-*.whl
 	@mkdir -p dist && cp build/dist/libsac-*.whl dist/ && ls dist
+
+deb: need-python $(BIN)/.stamp-venv  ## dist/sacctl_*.deb for Debian 13 (as root, or on Debian 13)
+	@PYTHON=$(BIN)/python JOBS=$(JOBS) packaging/deb.sh
 
 clean:  ## Remove .venv, build and what tests leave behind
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

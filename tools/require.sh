@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 usage() {
     cat >&2 <<'EOT'
 usage: tools/require.sh [--install] WHAT ...
-WHAT: python, cxx, sanitizers, clang, make
+WHAT: python, cxx, sanitizers, clang, make, vm
   --install  install what is missing (Debian, Ubuntu; as root)
 PYTHON, CC, CXX and FUZZ_CXX in the environment choose the programs that are checked.
 EOT
@@ -24,7 +24,7 @@ fi
 [ $# -gt 0 ] || usage
 for what in "$@"; do
     case $what in
-    python | cxx | sanitizers | clang | make) ;;
+    python | cxx | sanitizers | clang | make | vm) ;;
     *)
         [ "$what" = --help ] || echo "tools/require.sh: unknown: $what" >&2
         usage
@@ -217,10 +217,52 @@ check_make() {
     command -v make >/dev/null || need "make" make
 }
 
+# ---------------------------------------------------------------- virtual machines
+
+BACKPORTS=/etc/apt/sources.list.d/bookworm-backports.sources
+KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
+
+check_vm() { # what tests/vm needs
+    version=$(qemu-system-x86_64 --version 2>/dev/null |
+        sed -n 's/^QEMU emulator version \([0-9]*\).*/\1/p')
+    if [ "${version:-0}" -lt 10 ]; then
+        qemu=qemu-system-x86
+        if grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then
+            # apt takes only what is named from backports, so that nothing else comes newer.
+            qemu=
+            for part in qemu-system-x86 qemu-system-common qemu-system-data seabios; do
+                qemu="$qemu $part/bookworm-backports"
+            done
+            apt-cache madison qemu-system-x86 2>/dev/null | grep -q bookworm-backports ||
+                backports=yes
+        fi
+        # shellcheck disable=SC2086
+        need "QEMU 10 or newer, for machines with CXL memory (here: ${version:-none})" $qemu
+    fi
+    while read -r program package; do
+        command -v "$program" >/dev/null || need "$program, for test machines" "$package"
+    done <<'EOT'
+mmdebstrap mmdebstrap
+zstd zstd
+cpio cpio
+mkfs.ext4 e2fsprogs
+depmod kmod
+EOT
+    [ -e $KEYRING ] || need "the keys of Debian's archive" debian-archive-keyring
+}
+
+backports_source() { # with the mirror that this machine uses
+    mirror=$(apt-get indextargets --format '$(ORIGIN) $(LABEL) $(SITE)' \
+        'Created-By: Packages' 2>/dev/null | sed -n 's/^Debian Debian //p' | head -n 1)
+    printf 'Types: deb\nURIs: %s\nSuites: bookworm-backports\nComponents: main\nSigned-By: %s\n' \
+        "${mirror:-http://deb.debian.org/debian}" $KEYRING
+}
+
 # ------------------------------------------------------------------------- report
 
 check_all() {
     packages=
+    backports=no
     reasons=
     wrong=
     for what in "$@"; do
@@ -237,6 +279,10 @@ check_all "$@"
 [ -n "$packages$wrong" ] || exit 0
 if [ "$install" = yes ] && [ -z "$wrong" ]; then
     export DEBIAN_FRONTEND=noninteractive
+    if [ "$backports" = yes ]; then
+        echo "Adding Debian's backports: $BACKPORTS"
+        backports_source >$BACKPORTS
+    fi
     apt-get update -q
     check_all "$@" # again: package lists may be there only now
     echo "Installing: $packages"
@@ -249,6 +295,13 @@ if [ -n "$packages" ]; then
     sudo=
     [ "$(id -u)" = 0 ] || sudo='sudo '
     printf 'Missing on this machine:\n%s' "$reasons"
+    if [ "$backports" = yes ]; then
+        echo "It is in Debian's backports; as root:"
+        echo "  cat >$BACKPORTS <<'EOT'"
+        backports_source
+        echo "EOT"
+        echo "  apt-get update"
+    fi
     if command -v apt-get >/dev/null; then
         echo "Install it with:"
     else
