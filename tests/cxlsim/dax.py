@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cxlsim.parts import ALIGN, DaxDevice, DaxRegion, Refused, Region, number
+from cxlsim.answers import Oops, Refused, number
+from cxlsim.parts import ALIGN, DaxDevice, DaxRegion, Region
 
 if TYPE_CHECKING:
     from cxlsim.kernel import Kernel
@@ -60,10 +61,13 @@ class DaxBus:
         return self._add(home, [(home.start, home.bytes)], memmap=True)
 
     def remove_region(self, home: DaxRegion) -> None:
+        """Raises Oops where the kernel crashes: lost memory whose region goes."""
         for device in list(home.devices):
             self.release(device)
-            home.devices.remove(device)
+            self._gone(device)
         self.regions.remove(home)
+        if self.kernel.panics_on_leak and self.kernel.memory.lost([(home.start, home.bytes)]):
+            raise Oops(f"dax region {home.id} has gone, its memory is online until reboot")
 
     def _add(self, home: DaxRegion, ranges: list[tuple[int, int]], memmap: bool) -> DaxDevice:
         used = {d.id for d in home.devices}
@@ -73,6 +77,12 @@ class DaxBus:
         if self.autoprobe:
             self._probe_any(device)
         return device
+
+    def _gone(self, device: DaxDevice) -> None:
+        device.home.devices.remove(device)
+        self.kernel.media.forget(device)
+        if device.damaged:
+            raise Oops(f"{device.name} was open when device_dax took it again, and has gone")
 
     # ----------------------------------------------------------- dax_region's files
 
@@ -91,7 +101,7 @@ class DaxBus:
             raise Refused(errno.ENXIO)
         if device.driver or device.bytes or device.id == 0:
             raise Refused(errno.EBUSY)
-        home.devices.remove(device)
+        self._gone(device)
         if home.seed is device:
             home.seed = None
         if home.youngest is device:
@@ -188,15 +198,20 @@ class DaxBus:
         if not device.bytes:
             raise Refused(errno.ENXIO)
         if self.kernel.memory.held(device.ranges):
-            raise Refused(errno.EBUSY, "could not reserve region")
+            again = driver.name == "device_dax" and device.failed
+            device.failed |= driver.name == "device_dax"
+            raise Refused(errno.EINVAL if again else errno.EBUSY, "could not reserve region")
         if driver.name == "kmem":
             self.kernel.memory.add(device.ranges, device.home.node, device.name)
+        if driver.name == "device_dax" and self.kernel.media.in_use(device):
+            self.kernel.say(f"{device.name}: refcount_t: underflow; use-after-free.")
+            device.damaged = True
         device.driver = driver.name
         if device.home.seed is device:
             device.home.seed = None
 
     def release(self, device: DaxDevice) -> None:
-        """The driver lets go. Raises Oops where the kernel panics."""
+        """The driver lets go."""
         if device.driver == "kmem":
             self.kernel.memory.remove(device.ranges)
         device.driver = ""

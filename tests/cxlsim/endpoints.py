@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import errno
 
-from cxlsim.parts import GRAIN, Decoder, Refused, number
+from cxlsim.answers import Refused, number
+from cxlsim.parts import GRAIN, Decoder
 
 __all__ = ["set_mode", "set_size"]
 

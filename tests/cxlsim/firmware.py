@@ -60,10 +60,10 @@ def _bound(kernel: Kernel) -> DaxDevice:
 
 
 def _devdax(kernel: Kernel) -> None:
+    kernel.dax.autoprobe = False
     device = _bound(kernel)
-    if device.driver:
-        kernel.dax.release(device)
     kernel.dax.new_id(kernel.dax.drivers[0], device.name)
+    kernel.dax.autoprobe = True
 
 
 def _kmem(kernel: Kernel) -> None:
@@ -82,9 +82,18 @@ def _hmem(kernel: Kernel) -> None:
         memdev.plugged = False
         kernel.media.gone.add(memdev)
     size = sum(m.bytes for m in kernel.memdevs)
-    home = DaxRegion(0, window.start, size, window.node, "/sys/devices/platform/hmem.0", None)
+    number = kernel.free_region_id()
+    at = f"/sys/devices/platform/hmem.{number}"
+    home = DaxRegion(number, window.start, size, window.node, at, None)
     kernel.dax.regions.append(home)
     kernel.dax.add_device(home)
+
+
+def _hmem_devdax(kernel: Kernel) -> None:
+    kernel.dax.autoprobe = False
+    _hmem(kernel)
+    kernel.dax.new_id(kernel.dax.drivers[0], kernel.dax.devices[0].name)
+    kernel.dax.autoprobe = True
 
 
 def _no_endpoint(kernel: Kernel) -> None:
@@ -124,9 +133,7 @@ SITUATIONS = {
     "hmem-offline": Situation(
         "the same, its blocks offline", _hmem, {"auto_online": "offline"}
     ),
-    "hmem-devdax": Situation(
-        "the same, device_dax: kmem is not loaded", _hmem, {"kmem": False}
-    ),
+    "hmem-devdax": Situation("the same with device_dax", _hmem_devdax),
     "no-endpoint": Situation("the first device has a memdev and no endpoint", _no_endpoint),
     "no-driver": Situation("the first device has no cxl_pci", _no_driver),
     "committed-no-region": Situation("decoders committed, no region", _no_region),

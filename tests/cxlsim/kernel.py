@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import errno
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from cxlsim import regions, show_dax, show_pci, show_ports
+from cxlsim.answers import Oops, Refused, number
 from cxlsim.dax import DaxBus, Driver
 from cxlsim.media import Media
 from cxlsim.memory import Memory
-from cxlsim.parts import Decoder, Memdev, Oops, Refused, Region, number
+from cxlsim.parts import Decoder, Memdev, Region, Shown
 from cxlsim.routes import Routes
 from cxlsim.shape import Parts
-from cxlsim.tree import Files, Tree, file
+from cxlsim.trace import Tracing, poison_line
+from cxlsim.tree import Files, Tree, file, folder
 
 __all__ = ["Kernel", "Options"]
 
@@ -32,6 +35,8 @@ class Options:
     block_bytes: int = 128 << 20
     invalidates: bool = True
     take_ram: bool = True  # windows have create_ram_region
+    bandwidth: int = 0  # of a device, in MiB/s; 0: firmware does not say
+    cmdline: str = "ro quiet"
 
 
 class Kernel:
@@ -53,11 +58,14 @@ class Kernel:
         self.bridges, self.windows, self.memdevs = parts.bridges, parts.windows, parts.memdevs
         self.routes = Routes(parts.ports)
         self.tree, self.media = tree, media
+        self.trace = Tracing(tree.root)
         drivers = [Driver("device_dax", False)]
         if options.kmem:
             drivers.append(Driver("kmem", True))
         self.memory = Memory(self, options.auto_online, options.block_bytes)
         self.dax = DaxBus(self, drivers)
+        self.bandwidth, self.cmdline = options.bandwidth, options.cmdline
+        self.boot_id = str(uuid.uuid4())
         self.log: list[str] = []
         self.oops = ""
         self.lock = threading.RLock()
@@ -107,6 +115,8 @@ class Kernel:
             timer.cancel()
         with self.lock:
             self.media.keep()
+            self.media.close()
+            self.trace.close()
 
     def say(self, line: str) -> None:
         """A line of the kernel's log."""
@@ -120,8 +130,12 @@ class Kernel:
             **show_ports.cxl_files(self),
             **show_dax.dax_files(self),
             **show_dax.memory_files(self),
+            "/dev": folder(),
+            "/sys/kernel/debug/cxl": folder(),
+            "/proc/cmdline": file(self.cmdline),
             "/proc/iomem": show_dax.iomem(self),
             "/proc/sys/kernel/osrelease": file(f"{self.version}.0-sim"),
+            "/proc/sys/kernel/random/boot_id": file(self.boot_id),
             "/proc/version": file(f"Linux version {self.version}.0-sim (simulated)"),
         }
 
@@ -137,6 +151,7 @@ class Kernel:
     def free_region_id(self) -> int:
         used = {w.next_id for w in self.windows}
         used |= {r.id for w in self.windows for r in w.regions}
+        used |= {r.id for r in self.dax.regions}
         return next(n for n in range(len(used) + 1) if n not in used)
 
     def decoder(self, name: str) -> Decoder | None:
@@ -222,6 +237,8 @@ class Kernel:
         if memdev.plugged:
             self._leave(memdev)
             memdev.plugged = False
+            for decoder in memdev.decoders:
+                decoder.shown = Shown()  # registers without power, unlike those of a driver
 
     def plug(self, memdev: Memdev) -> None:
         memdev.plugged = memdev.bound = memdev.probed = True
@@ -253,9 +270,13 @@ class Kernel:
             memdev.poison.add(at)
         else:
             memdev.poison.discard(at)
+        self.trace.emit(poison_line(memdev, at, "Inject" if on else "Clear"))
 
     def list_poison(self, memdev: Memdev, value: str) -> None:
         """Reports the poison list to the trace, as cxl_poison events."""
+        if value[:1] in ("0", "n", "N"):
+            return
         if value[:1] not in ("1", "y", "Y"):
-            raise Refused(errno.EINVAL if value[:1] not in ("0", "n", "N") else 0)
-        self.media.trace(memdev)
+            raise Refused(errno.EINVAL)
+        for at in sorted(memdev.poison):
+            self.trace.emit(poison_line(memdev, at, "List"))

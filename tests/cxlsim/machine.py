@@ -61,6 +61,7 @@ class Machine:
         names = [0x100 + n for n in range(count)] if serials is None else list(serials)
         if len(sizes) != count or len(names) != count or any(s % (256 << 20) for s in sizes):
             raise ValueError(f"{topology} has {count} devices, multiples of 256 MiB each")
+        self.topology = topology
         self.root = Path(folder).absolute()
         self.root.mkdir(parents=True, exist_ok=True)
         self.writes: list[tuple[str, str, int]] = []
@@ -105,13 +106,14 @@ class Machine:
 
     def write(self, path: str, value: str) -> int:
         """A write as from outside: 0 or an errno."""
-        at = len(self.writes)
-        before = self._before.pop(at, None)
-        if before is not None:
-            before(path, value)
-        code = self._fails.pop(at, 0) or self.kernel.write(path, value)
-        self.writes.append((path, value, code))
-        return code
+        with self.kernel.lock:  # so that writes from several threads have an order
+            at = len(self.writes)
+            before = self._before.pop(at, None)
+            if before is not None:
+                before(path, value)
+            code = self._fails.pop(at, 0) or self.kernel.write(path, value)
+            self.writes.append((path, value, code))
+            return code
 
     def fail_at(self, n: int, code: int = errno.EIO) -> None:
         """The n-th write from now (0: the next) fails with the errno and does nothing."""
@@ -127,7 +129,8 @@ class Machine:
         """All that the machine shows, and new_id's names: to compare before and after.
 
         Left out is what a kernel does not put back either: the number that the next region
-        gets, and the mode of a decoder without capacity.
+        gets, the mode of a decoder without capacity, and how one without a region routed its
+        last one.
         """
         with self.kernel.lock:
             shown = self.kernel.tree.shown
@@ -141,6 +144,9 @@ class Machine:
                     size = shown[path.replace("/mode", "/dpa_size")].content
                     if int(size, 0) == 0:
                         del found[path]
+                elif path.endswith("/region") and shown[path].content == "\n":
+                    for name in _ROUTE if "endpoint" in path else (*_ROUTE, "start", "size"):
+                        found.pop(f"{path.removesuffix('/region')}/{name}", None)
             for driver in self.kernel.dax.drivers:
                 found[f"new_id:{driver.name}"] = " ".join(sorted(driver.ids))
             found["leaked"] = str(self.kernel.memory.leaked)
@@ -187,7 +193,16 @@ class Machine:
     @property
     def events(self) -> list[str]:
         """What tracepoints would have said."""
-        return self.kernel.media.events
+        return self.kernel.trace.events
+
+    def trace_instance(self, name: str) -> Path:
+        """Makes /sys/kernel/tracing/instances/NAME ready, for who is about to make it: events
+        are at its trace_pipe then, as soon as they are switched on there."""
+        return self.kernel.trace.instance(name)
+
+    def event(self, line: str) -> None:
+        """Any event, in the kernel's words: "cxl_general_media: memdev=mem0 ..."."""
+        self.kernel.trace.emit(line)
 
     def peek(self, serial: int | str, dpa: int, size: int) -> bytes:
         """The device's own bytes, as the host of a virtual machine sees them."""
@@ -199,6 +214,7 @@ class Machine:
         self.kernel.memory.blocks[number].stuck = stuck
 
 
+_ROUTE = ("interleave_ways", "interleave_granularity", "target_list")
 _NEXT = re.compile(r"/create_(ram|pmem)_region$")
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import socket
 from contextlib import suppress
@@ -29,11 +31,11 @@ class Media:
     def __init__(self, root: Path, memdevs: list[Memdev]) -> None:
         self.root = root
         self.dev = root / "dev"
-        self.events: list[str] = []
         self.gone: set[Memdev] = set()
         self._open: dict[str, tuple[DaxDevice, list[tuple[int, int]]]] = {}
         self._plans: dict[str, Layout] = {}
         self._idle: set[str] = set()
+        self._old: dict[DaxDevice, list[int]] = {}  # files of drivers that have let go
         folder = root / ".memory"
         folder.mkdir(exist_ok=True)
         self.dev.mkdir(exist_ok=True)
@@ -46,12 +48,6 @@ class Media:
     def away(self, memdev: Memdev) -> bool:
         """Taken out of its slot, so that a rescan does not find it."""
         return memdev in self.gone
-
-    def trace(self, memdev: Memdev) -> None:
-        self.events += [
-            f"cxl_poison: memdev={memdev.name} serial={memdev.serial} dpa={at:#x}"
-            for at in sorted(memdev.poison)
-        ]
 
     def show(self, devices: list[DaxDevice]) -> None:
         """Device nodes for these dax devices, and no others."""
@@ -69,6 +65,23 @@ class Media:
         for name, device in usable.items():
             if name not in self._open:
                 self._begin(name, device)
+
+    def in_use(self, device: DaxDevice) -> bool:
+        """Whether anybody has the device's file open or mapped since before its driver let
+        go. What nobody has is forgotten."""
+        kept = [fd for fd in self._old.pop(device, []) if not _alone(fd)]
+        if kept:
+            self._old[device] = kept
+        return bool(kept)
+
+    def forget(self, device: DaxDevice) -> None:
+        """The device has gone."""
+        for fd in self._old.pop(device, []):
+            os.close(fd)
+
+    def close(self) -> None:
+        for device in list(self._old):
+            self.forget(device)
 
     def keep(self) -> None:
         """Carries what was written to dax devices to the devices' own files."""
@@ -96,7 +109,10 @@ class Media:
     def _close(self, name: str) -> None:
         path = self.dev / name
         self._plans.pop(name).save(path)
-        del self._open[name]
+        device, _ = self._open.pop(name)
+        if device in device.home.devices:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            self._old.setdefault(device, []).append(fd)
         os.truncate(path, 0)
         path.unlink()
 
@@ -171,6 +187,17 @@ class _Opened:
     def __exit__(self, *_: object) -> None:
         for fd in self.fds:
             os.close(fd)
+
+
+def _alone(fd: int) -> bool:
+    """Whether nobody but us has the file open; then it is closed. A lease asks just that."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError as error:
+        if error.errno == errno.EAGAIN:
+            return False
+    os.close(fd)
+    return True
 
 
 def filled(fd: int, start: int, size: int) -> bool:

@@ -7,7 +7,7 @@ import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cxlsim.parts import Oops, Refused
+from cxlsim.answers import Refused
 
 if TYPE_CHECKING:
     from cxlsim.kernel import Kernel
@@ -60,6 +60,10 @@ class Memory:
             a < start + size and start < a + n for start, size in ranges for a, n in self.leaked
         )
 
+    def lost(self, ranges: list[tuple[int, int]]) -> bool:
+        """Whether such memory is online still."""
+        return self.held(ranges) and any(b.state == "online" for b in self.of(ranges))
+
     def _whole(self, start: int, size: int) -> range:
         """Numbers of the blocks that lie in the range with all they have."""
         return range(-(-start // self.block_bytes), (start + size) // self.block_bytes)
@@ -82,12 +86,10 @@ class Memory:
         ]
 
     def remove(self, ranges: list[tuple[int, int]]) -> None:
-        """kmem lets go: what is online stays until reboot. Raises Oops where that panics."""
+        """kmem lets go: a range with a block that is online stays, all of it, until reboot."""
         for start, size in ranges:
             blocks = self.of([(start, size)])
             if any(b.state != "offline" for b in blocks):
-                if self.kernel.panics_on_leak:
-                    raise Oops(f"kmem: {start:#x} taken away while online")
                 self.kernel.say(f"{start:#x} cannot be hotremoved until the next reboot")
                 self.leaked.append((start, size))
                 continue
@@ -113,7 +115,7 @@ class Memory:
         if value[:1] not in ("0", "1"):
             raise Refused(errno.EINVAL)
         wanted = "online" if value[0] == "1" else "offline"
-        if wanted == block.state:
+        if wanted == block.state:  # nothing to do, unlike for state
             return
         self.set_state(block, wanted)
 

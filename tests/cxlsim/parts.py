@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -16,49 +14,16 @@ __all__ = [
     "DaxRegion",
     "Decoder",
     "Memdev",
-    "Oops",
     "Port",
-    "Refused",
     "Region",
+    "Shown",
     "State",
     "SwitchDecoder",
     "Window",
-    "number",
 ]
 
 GRAIN = 256 << 20  # of HPA and DPA, as the kernel gives them out
 ALIGN = 2 << 20  # of dax devices
-
-
-class Refused(OSError):  # noqa: N818 - an answer, not an error of the simulator
-    """The kernel's answer to a write: an errno."""
-
-    def __init__(self, code: int, why: str = "") -> None:
-        super().__init__(code, why or os.strerror(code))
-
-
-class Oops(Exception):  # noqa: N818
-    """The kernel would have crashed here."""
-
-
-def number(text: str, *, most: int = 1 << 64) -> int:
-    """As the kernel's kstrtoull(text, 0): one line's end may follow. Raises Refused(EINVAL)."""
-    text = text.removesuffix("\n")
-    body = text.removeprefix("+")
-    try:
-        if body[:2].lower() == "0x":
-            value = int(body[2:], 16)
-        elif len(body) > 1 and body[0] == "0":
-            value = int(body, 8)
-        else:
-            value = int(body, 10)
-    except ValueError:
-        raise Refused(errno.EINVAL, f"not a number: {text!r}") from None
-    if "_" in body or body != body.strip() or "-" in body:
-        raise Refused(errno.EINVAL, f"not a number: {text!r}")
-    if value >= most:
-        raise Refused(errno.ERANGE, f"too large: {text!r}")
-    return value
 
 
 class State(IntEnum):
@@ -82,12 +47,30 @@ class Bridge:
         return f"pci0000:{self.uid:02x}"
 
 
+@dataclass
+class Shown:
+    """What a decoder's files say. The kernel takes little of it back: a decoder without a
+    region goes on showing the ways of the last one."""
+
+    ways: int = 1
+    granularity: int = 256
+    targets: tuple[int, ...] = (0,)
+    start: int = 0
+    size: int = 0
+
+
 @dataclass(eq=False)
 class SwitchDecoder:
+    """below: devices of its region. ways: downstream ports that they were counted for; a
+    device that leaves is not taken off, which the kernel does not do either."""
+
     port: Port
     number: int
     region: Region | None = None
     committed: bool = False
+    below: list[Memdev] = field(default_factory=list)
+    ways: int = 0
+    shown: Shown = field(default_factory=Shown)
 
     @property
     def name(self) -> str:
@@ -110,6 +93,12 @@ class Port:
     def name(self) -> str:
         return f"port{self.number}"
 
+    @property
+    def passes(self) -> bool:
+        """A bridge with one slot passes all on: its one decoder is none in the hardware, is
+        for one region at a time, and never counts as committed."""
+        return self.parent is None and len(self.dports) == 1
+
 
 @dataclass(eq=False)
 class Decoder:
@@ -123,6 +112,7 @@ class Decoder:
     region: Region | None = None
     position: int = -1
     committed: bool = False
+    shown: Shown = field(default_factory=Shown)
 
     @property
     def name(self) -> str:
@@ -254,7 +244,12 @@ class DaxRegion:
 
 @dataclass(eq=False)
 class DaxDevice:
-    """ranges: (start, bytes) in the order they were given. minor: of its device node."""
+    """ranges: (start, bytes) in the order they were given. minor: of its device node.
+
+    failed: device_dax could not take it once, so it says something else the next time.
+    damaged: somebody had its file open from before when device_dax took it again; the kernel
+    counts wrong then, and crashes when the device goes.
+    """
 
     home: DaxRegion
     id: int
@@ -263,6 +258,8 @@ class DaxDevice:
     driver: str = ""
     align: int = ALIGN
     memmap: bool = True
+    failed: bool = False
+    damaged: bool = False
 
     @property
     def name(self) -> str:

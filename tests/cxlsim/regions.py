@@ -7,7 +7,8 @@ import errno
 import re
 from typing import TYPE_CHECKING
 
-from cxlsim.parts import GRAIN, Decoder, Oops, Refused, Region, State, Window, number
+from cxlsim.answers import Oops, Refused, number
+from cxlsim.parts import GRAIN, Decoder, Region, Shown, State, Window
 
 if TYPE_CHECKING:
     from cxlsim.kernel import Kernel
@@ -152,18 +153,18 @@ def attach(kernel: Kernel, region: Region, position: int, decoder: Decoder) -> N
     if decoder.region is not None:
         raise Refused(errno.EBUSY, "the decoder has a region")
     _look_at_order(kernel, region, decoder)
-    if region.damaged:
+    if region.damaged and region.targets.count(None) == 1:
         raise Oops(f"{region.name}: a target was written twice, then {decoder.name}")
     region.targets[position] = decoder
-    if None not in region.targets:
-        try:
-            kernel.routes.look(region)
-        except Refused:
-            region.targets[position] = None
-            raise
-        region.state = State.ACTIVE
     decoder.region, decoder.position = region, position
     kernel.routes.take(region, memdev)
+    decoder.shown = Shown(
+        region.ways, region.granularity, start=region.start, size=region.bytes
+    )
+    if None not in region.targets:
+        kernel.routes.look(region)  # the target stays where this refuses
+        kernel.routes.set_up(region)
+        region.state = State.ACTIVE
 
 
 def _look_at_order(kernel: Kernel, region: Region, decoder: Decoder) -> None:
@@ -180,11 +181,14 @@ def detach(kernel: Kernel, region: Region, position: int) -> None:
         return
     if region.state > State.ACTIVE:
         _reset(kernel, region)
-    if region.state == State.ACTIVE:
-        region.state = State.INTERLEAVE
+    complete = region.state == State.ACTIVE
     region.targets[position] = None
     decoder.region, decoder.position = None, -1
+    decoder.shown.start = decoder.shown.size = 0
     kernel.routes.give(region, decoder.memdev)
+    if complete:
+        region.state = State.INTERLEAVE
+        kernel.routes.take_down(region)
     unbind(kernel, region)
 
 
@@ -204,7 +208,8 @@ def commit(kernel: Kernel, region: Region, value: str) -> None:
     if region.state < State.ACTIVE:
         raise Refused(errno.ENXIO, "a target is missing")
     if not kernel.invalidates:
-        raise Refused(errno.ENXIO, "Failed to synchronize CPU cache state")
+        kernel.say(f"cxl_region {region.name}: Failed to synchronize CPU cache state")
+        raise Refused(errno.ENXIO)
     for decoder in region.members:
         if any(not d.committed for d in decoder.memdev.decoders[: decoder.number]):
             raise Refused(errno.EBUSY, "out of order commit")

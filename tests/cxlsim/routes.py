@@ -6,7 +6,8 @@ from __future__ import annotations
 import errno
 from itertools import pairwise
 
-from cxlsim.parts import Memdev, Port, Refused, Region, SwitchDecoder
+from cxlsim.answers import Refused
+from cxlsim.parts import Memdev, Port, Region, Shown, SwitchDecoder
 
 __all__ = ["Routes", "interleave"]
 
@@ -20,22 +21,42 @@ class Routes:
     def take(self, region: Region, memdev: Memdev) -> None:
         """The ports above the device each give the region a decoder, if they have not."""
         for port in above(memdev):
-            if held(port, region) is None:
-                free(port).region = region
+            decoder = held(port, region) or free(port)
+            way = way_down(port, memdev)
+            if all(way_down(port, m) != way for m in decoder.below):
+                decoder.ways += 1
+            decoder.region = region
+            decoder.below.append(memdev)
 
     def give(self, region: Region, memdev: Memdev) -> None:
-        """Ports that lead to no other device of the region give their decoder back."""
-        left = [t.memdev for t in region.members if t.memdev is not memdev]
+        """Ports that lead to no other device of the region get their decoder back."""
         for port in above(memdev):
             decoder = held(port, region)
-            if decoder is not None and not any(port in above(m) for m in left):
-                decoder.region, decoder.committed = None, False
+            if decoder is not None:
+                decoder.below.remove(memdev)
+                if not decoder.below:
+                    decoder.region, decoder.committed, decoder.ways = None, False, 0
 
     def commit(self, region: Region, on: bool) -> None:
         for port in self.ports:
             decoder = held(port, region)
-            if decoder is not None:
+            if decoder is not None and not port.passes:
                 decoder.committed = on
+
+    def set_up(self, region: Region) -> None:
+        """The region is complete: decoders show how they route it."""
+        for port in self.ports:
+            decoder = held(port, region)
+            if decoder is not None:
+                ways, granularity, ids = interleave(port, region)
+                decoder.shown = Shown(ways, granularity, tuple(ids), region.start, region.bytes)
+
+    def take_down(self, region: Region) -> None:
+        """It is not any more. What has been given back already stays as it was."""
+        for port in self.ports:
+            decoder = held(port, region)
+            if decoder is not None:
+                decoder.shown.start = decoder.shown.size = 0
 
     def look_at_order(self, region: Region, memdev: Memdev) -> None:
         for port in above(memdev):
@@ -47,7 +68,7 @@ class Routes:
             free(port)
 
     def look(self, region: Region) -> None:
-        """All targets are there: raises Refused(ENXIO) where the ports cannot route them so."""
+        """All targets are there: raises Refused where the ports cannot route them so."""
         for port in self.ports:
             below = [t for t in region.members if port in above(t.memdev)]
             if not below:
@@ -56,8 +77,10 @@ class Routes:
             for target in below:
                 at = region.targets.index(target)
                 positions.setdefault(way_down(port, target.memdev), []).append(at)
-            if len(positions) not in (1, 2, 4, 8):
-                raise Refused(errno.ENXIO, f"{len(positions)} ways at {port.name}")
+            decoder = held(port, region)
+            counted = decoder.ways if decoder else len(positions)
+            if counted & (counted - 1):
+                raise Refused(errno.EINVAL, f"{port.name}: invalid target count {counted}")
             distance = region.ways // len(next(iter(positions.values())))
             for found in positions.values():
                 steps = {b - a for a, b in pairwise(found)}
@@ -110,8 +133,6 @@ def interleave(port: Port, region: Region) -> tuple[int, int, list[int]]:
         up_ways, up_granularity = region.window.ways, region.window.granularity
     else:
         up_ways, up_granularity, _ = interleave(port.parent, region)
-    if up_ways > 1 and ways > 1:
-        return ways, up_granularity * up_ways, ids
-    if up_ways == 1:
-        return ways, region.granularity, ids
-    return ways, up_granularity, ids
+    if port.parent is None and up_ways == 1:
+        up_granularity = region.granularity
+    return ways, up_granularity * up_ways, ids

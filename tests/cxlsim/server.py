@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +21,11 @@ Write = Callable[[str, str], int]
 
 
 class Server:
-    """Answers {"write": path, "value": text} with {"errno": n}. One thread a connection."""
+    """Answers {"write": path, "value": text} with {"errno": n}. One thread a connection.
+
+    Root, and the user whose machine it is, may write; others get EACCES, as from the modes of
+    the files.
+    """
 
     def __init__(self, root: Path, write: Write) -> None:
         self.path = root / SIMULATOR
@@ -54,9 +59,14 @@ class Server:
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client, client.makefile("rwb") as lines, suppress(OSError):
+        size = struct.calcsize("3i")
+        # Outermost: what a client that was killed did not read fails again at close.
+        with suppress(OSError), client, client.makefile("rwb") as lines:
+            credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            _, user, _ = struct.unpack("3i", credentials)
             for line in lines:
-                lines.write(json.dumps({"errno": self._one(line)}).encode() + b"\n")
+                code = self._one(line) if user in (0, os.getuid()) else errno.EACCES
+                lines.write(json.dumps({"errno": code}).encode() + b"\n")
                 lines.flush()
 
     def _one(self, line: bytes) -> int:

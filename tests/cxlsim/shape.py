@@ -124,5 +124,7 @@ def _port(
     dports: dict[int, str],
 ) -> Port:
     port = Port(number, path, uport, parent_dport, parent, dports)
-    port.decoders = [SwitchDecoder(port, n) for n in range(4)]
+    port.decoders = [SwitchDecoder(port, n) for n in range(1 if port.passes else 4)]
+    if port.passes:
+        port.decoders[0].shown.granularity = 4096
     return port

@@ -120,15 +120,18 @@ def memory_files(kernel: Kernel) -> Files:
         node: [b for b in blocks if b.state == "online"] for node, blocks in nodes.items()
     }
     with_memory = [n for n in sorted(nodes) if online[n]]
-    files[f"{NODE}/online"] = file(_list(with_memory))
+    files[f"{NODE}/online"] = file(_list(sorted(nodes)))
     files[f"{NODE}/has_memory"] = file(_list(with_memory))
+    files[f"{NODE}/has_normal_memory"] = file(
+        _list([n for n in with_memory if any(b.zone != "Movable" for b in online[n])])
+    )
     files[f"{NODE}/has_cpu"] = file(0)
     files[f"{NODE}/possible"] = file(f"0-{len(kernel.windows)}")
-    for node in with_memory:
+    for node in sorted(nodes):
         kib = len(online[node]) * memory.block_bytes >> 10
         files[f"{NODE}/node{node}/cpulist"] = file("0-1" if node == 0 else "")
         files[f"{NODE}/node{node}/distance"] = file(
-            " ".join("10" if n == node else "20" for n in with_memory)
+            " ".join("10" if n == node else "20" for n in sorted(nodes))
         )
         files[f"{NODE}/node{node}/meminfo"] = file(
             f"Node {node} MemTotal:       {kib} kB\nNode {node} MemFree:        {kib} kB"

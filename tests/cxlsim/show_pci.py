@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cxlsim.answers import number
 from cxlsim.parts import Memdev
 from cxlsim.show_ports import BUS, device, uevent
-from cxlsim.tree import Files, action, file, folder, link
+from cxlsim.tree import Entry, Files, action, file, folder, link
 
 if TYPE_CHECKING:
     from cxlsim.kernel import Kernel
@@ -29,6 +31,11 @@ UNCORRECTABLE = _words(
 )
 
 
+def _setting(value: str) -> None:
+    """A number that may be set, and changes nothing here."""
+    number(value.removeprefix("-"))
+
+
 def pci_files(kernel: Kernel) -> Files:
     files: Files = {
         f"{PCI}/devices": folder(),
@@ -44,30 +51,48 @@ def pci_files(kernel: Kernel) -> Files:
     for port in kernel.routes.ports:
         switch = port.uport != port.parent_dport
         if switch:
-            files |= _function(port.uport, "0x19e5", "0xa128", "0x060400", "pcieport")
+            files |= _function(port.uport, _UPSTREAM)
         for dport in port.dports.values():
-            ids = ("0x19e5", "0xa129") if switch else ("0x8086", "0x7075")
-            files |= _function(dport, *ids, "0x060400", "pcieport", fastest="64.0")
+            files |= _function(dport, _DOWNSTREAM if switch else _ROOT_PORT)
     for memdev in kernel.memdevs:
         if memdev.plugged:
             files |= _memory_device(kernel, memdev)
     return files
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a PCI function is. fastest, widest: what its link could do."""
+
+    vendor: str
+    product: str
+    kind: str
+    sub: tuple[str, str]
+    driver: str
+    fastest: str = "32.0"
+    widest: int = 16
+
+
+# Those of QEMU.
+_ROOT_PORT = _Kind("0x8086", "0x7075", "0x060400", ("0x8086", "0x0000"), "pcieport", "64.0", 32)
+_UPSTREAM = _Kind("0x19e5", "0xa128", "0x060400", ("0x0000", "0x0000"), "pcieport")
+_DOWNSTREAM = _Kind("0x19e5", "0xa129", "0x060400", ("0x0000", "0x0000"), "pcieport", "64.0")
+_MEMORY = _Kind("0x8086", "0x0d93", "0x050210", ("0x1af4", "0x1100"), "cxl_pci")
+
+
 def _function(
     path: str,
-    vendor: str,
-    product: str,
-    kind: str,
-    driver: str,
+    what: _Kind,
     *,
+    bound: bool = True,
     speed: str = "32.0",
     width: int = 16,
-    fastest: str = "32.0",
     counts: dict[str, dict[str, int]] | None = None,
 ) -> Files:
     """What every PCI function has, as far as anybody looks."""
     address = path.rpartition("/")[2]
+    vendor, product, kind = what.vendor, what.product, what.kind
+    driver = what.driver if bound else ""
     lines = [
         *([f"DRIVER={driver}"] if driver else []),
         f"PCI_CLASS={kind[3:].upper()}",
@@ -79,15 +104,16 @@ def _function(
         f"{path}/vendor": file(vendor),
         f"{path}/device": file(product),
         f"{path}/revision": file("0x01"),
-        f"{path}/subsystem_vendor": file("0x1af4"),
-        f"{path}/subsystem_device": file("0x1100"),
+        f"{path}/subsystem_vendor": file(what.sub[0]),
+        f"{path}/subsystem_device": file(what.sub[1]),
         f"{path}/current_link_speed": file(f"{speed} GT/s PCIe"),
         f"{path}/current_link_width": file(width),
-        f"{path}/max_link_speed": file(f"{fastest} GT/s PCIe"),
-        f"{path}/max_link_width": file(16),
-        f"{path}/numa_node": file(-1),
+        f"{path}/max_link_speed": file(f"{what.fastest} GT/s PCIe"),
+        f"{path}/max_link_width": file(what.widest),
+        f"{path}/numa_node": file(-1, _setting),
+        f"{path}/power_state": file("D0"),
         f"{path}/local_cpulist": file("0-1"),
-        f"{path}/enable": file(1),
+        f"{path}/enable": file(int(bound), _setting),
         f"{path}/subsystem": link(PCI),
         f"{path}/uevent": file("\n".join(lines), uevent),
         f"{PCI}/devices/{address}": link(path),
@@ -110,15 +136,15 @@ def _function(
 def _memory_device(kernel: Kernel, memdev: Memdev) -> Files:
     files = _function(
         memdev.path,
-        "0x8086",
-        "0x0d93",
-        "0x050210",
-        "cxl_pci" if memdev.bound else "",
+        _MEMORY,
+        bound=memdev.bound,
         speed=memdev.speed,
         width=memdev.width,
         counts=memdev.aer,
     )
-    files[f"{memdev.path}/remove"] = action(lambda v: kernel.remove_pci(memdev, v))
+    files[f"{memdev.path}/remove"] = Entry(
+        "f", 0o220, "", lambda v: kernel.remove_pci(memdev, v)
+    )
     if memdev.present:
         files |= _memdev(kernel, memdev)
     return files
@@ -128,6 +154,7 @@ def _memdev(kernel: Kernel, memdev: Memdev) -> Files:
     path, name = f"{memdev.path}/{memdev.name}", memdev.name
     node = f"MAJOR=251\nMINOR={memdev.number}\nDEVNAME=cxl/{name}\n"
     files = device(path, "cxl_memdev", "cxl:t5", "cxl_mem" if memdev.probed else "", node)
+    del files[f"{path}/devtype"], files[f"{path}/modalias"]
     debug = f"/sys/kernel/debug/cxl/{name}"
     rows = [f"00000000-{memdev.bytes - 1:08x} : ram"]
     rows += [

@@ -7,8 +7,8 @@ import errno
 from typing import TYPE_CHECKING
 
 from cxlsim import endpoints, regions
-from cxlsim.parts import Decoder, Memdev, Port, Refused, Region, State, SwitchDecoder, Window
-from cxlsim.routes import interleave
+from cxlsim.answers import Refused
+from cxlsim.parts import Decoder, Memdev, Port, Region, State, SwitchDecoder, Window
 from cxlsim.tree import Files, Store, action, file, folder, link
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def uevent(value: str) -> None:
 
 
 def device(path: str, kind: str, alias: str, driver: str = "", extra: str = "") -> Files:
-    """What every device of the cxl bus has."""
+    """What every device of the cxl bus has. extra: lines of its uevent."""
     name = path.rpartition("/")[2]
     lines = [f"DEVTYPE={kind}", *([f"DRIVER={driver}"] if driver else []), f"MODALIAS={alias}"]
     files: Files = {
@@ -47,6 +47,15 @@ def device(path: str, kind: str, alias: str, driver: str = "", extra: str = "") 
 def cxl_files(kernel: Kernel) -> Files:
     files = _bus(kernel)
     files[f"{PLATFORM}/modalias"] = file("acpi:ACPI0017:")
+    acpi = "/sys/devices/LNXSYSTM:00/LNXSYBUS:00"
+    for name, hid in [("ACPI0017:00", "ACPI0017")] + [
+        (f"ACPI0016:{n:02x}", "ACPI0016") for n, _ in enumerate(kernel.bridges)
+    ]:
+        files[f"{acpi}/{name}/hid"] = file(hid)
+        files[f"/sys/bus/acpi/devices/{name}"] = link(f"{acpi}/{name}")
+    files["/sys/bus/platform/devices/ACPI0017:00"] = link(PLATFORM)
+    files["/sys/bus/platform/drivers/cxl_acpi/ACPI0017:00"] = link(PLATFORM)
+    files[f"{PLATFORM}/driver"] = link("/sys/bus/platform/drivers/cxl_acpi")
     files[f"{PLATFORM}/uevent"] = file("DRIVER=cxl_acpi\nMODALIAS=acpi:ACPI0017:", uevent)
     files |= device(ROOT, "cxl_port", "cxl:t4")
     files[f"{ROOT}/decoders_committed"] = file(0)
@@ -80,6 +89,8 @@ def _bus(kernel: Kernel) -> Files:
         if driver in bound:
             files[f"{at}/bind"] = action(bound[driver][0])
             files[f"{at}/unbind"] = action(bound[driver][1])
+    files[f"{BUS}/drivers_autoprobe"] = file(1, kernel.cannot)
+    files[f"{BUS}/drivers_probe"] = action(kernel.cannot)
     files[f"{BUS}/flush"] = action(kernel.flush)
     files[f"{BUS}/uevent"] = action(uevent)
     return files
@@ -126,20 +137,15 @@ def _port(port: Port) -> Files:
 
 
 def _switch_decoder(port: Port, decoder: SwitchDecoder) -> Files:
-    path, region = f"{port.path}/{decoder.name}", decoder.region
-    ways, granularity, targets = 1, 256, [0]
-    start, size = 0, 0
-    if region is not None and region.state >= State.ACTIVE:
-        ways, granularity, targets = interleave(port, region)
-        start, size = region.start, region.bytes
+    path, region, shown = f"{port.path}/{decoder.name}", decoder.region, decoder.shown
     return device(path, "cxl_decoder_switch", "cxl:t0") | {
-        f"{path}/interleave_granularity": file(granularity),
-        f"{path}/interleave_ways": file(ways),
+        f"{path}/interleave_granularity": file(shown.granularity),
+        f"{path}/interleave_ways": file(shown.ways),
         f"{path}/locked": file(0),
         f"{path}/region": file(region.name if region else ""),
-        f"{path}/size": file(f"{size:#x}"),
-        f"{path}/start": file(f"{start:#x}", mode=0o400),
-        f"{path}/target_list": file(",".join(str(t) for t in targets)),
+        f"{path}/size": file(f"{shown.size:#x}"),
+        f"{path}/start": file(f"{shown.start:#x}", mode=0o400),
+        f"{path}/target_list": file(",".join(str(t) for t in shown.targets)),
         f"{path}/target_type": file("expander"),
     }
 
@@ -157,11 +163,7 @@ def _endpoint(kernel: Kernel, memdev: Memdev) -> Files:
 
 
 def _decoder(kernel: Kernel, memdev: Memdev, decoder: Decoder) -> Files:
-    path, region = f"{memdev.folder}/{decoder.name}", decoder.region
-    live = region is not None and region.state >= State.ACTIVE
-    ways = region.ways if region and live else 1
-    granularity = region.granularity if region and live else 256
-    start, size = (region.start, region.bytes) if region and live else (0, 0)
+    path, region, shown = f"{memdev.folder}/{decoder.name}", decoder.region, decoder.shown
     dpa = decoder.dpa_start if decoder.dpa_bytes else (1 << 64) - 1
 
     def set_mode(value: str) -> None:
@@ -173,13 +175,13 @@ def _decoder(kernel: Kernel, memdev: Memdev, decoder: Decoder) -> Files:
     return device(path, "cxl_decoder_endpoint", "cxl:t0") | {
         f"{path}/dpa_resource": file(f"{dpa:#x}"),
         f"{path}/dpa_size": file(f"{decoder.dpa_bytes:#018x}", set_size),
-        f"{path}/interleave_granularity": file(granularity),
-        f"{path}/interleave_ways": file(ways),
+        f"{path}/interleave_granularity": file(shown.granularity),
+        f"{path}/interleave_ways": file(shown.ways),
         f"{path}/locked": file(0),
         f"{path}/mode": file(decoder.mode, set_mode),
         f"{path}/region": file(region.name if region else ""),
-        f"{path}/size": file(f"{size:#x}"),
-        f"{path}/start": file(f"{start:#x}", mode=0o400),
+        f"{path}/size": file(f"{shown.size:#x}"),
+        f"{path}/start": file(f"{shown.start:#x}", mode=0o400),
         f"{path}/target_type": file("expander"),
     }
 
@@ -199,7 +201,16 @@ def _region(kernel: Kernel, region: Region) -> Files:
         f"{path}/resource": file(f"{region.start % (1 << 64):#x}"),
         f"{path}/size": file(f"{region.bytes:#x}", lambda v: regions.set_size(region, v)),
         f"{path}/uuid": file(""),
+        f"{path}/access0": folder(),
+        f"{path}/access1": folder(),
     }
+    if kernel.version == "7.3":
+        files[f"{path}/locked"] = file(0)
+    if kernel.bandwidth and region.state >= State.ACTIVE:
+        for access in ("access0", "access1"):
+            for way in ("read", "write"):
+                files[f"{path}/{access}/{way}_bandwidth"] = file(kernel.bandwidth * region.ways)
+                files[f"{path}/{access}/{way}_latency"] = file(250)
     for position, target in enumerate(region.targets[: region.ways]):
         files[f"{path}/target{position}"] = file(
             target.name if target else "",

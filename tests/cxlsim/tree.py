@@ -62,42 +62,54 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.shown: Files = {}
-        self._new = root / ".new"
+        self._new = str(root / ".new")
+        self._masked = os.umask(0o022)
+        os.umask(self._masked)
 
     def clear(self) -> None:
         """Takes away what an earlier machine has left, but for its memory."""
         for name in ("sys", "proc", "dev"):
             if (self.root / name).exists():
                 shutil.rmtree(self.root / name)
-        self._new.unlink(missing_ok=True)
+        Path(self._new).unlink(missing_ok=True)
 
     def show(self, wanted: Files) -> None:
         """Makes the tree that of wanted."""
         wanted = with_folders(wanted)
         left = self.shown.keys() - wanted.keys()
         for path in sorted(left, key=lambda p: _turn(p, self.shown[p]), reverse=True):
-            at = self.root / path.lstrip("/")
             if self.shown[path].kind == "d":
-                at.rmdir()
+                os.rmdir(f"{self.root}{path}")  # noqa: PTH106 - these are many
             else:
-                at.unlink()
-        for path in sorted(wanted, key=lambda p: _turn(p, wanted[p])):
-            entry, before = wanted[path], self.shown.get(path)
-            if before is None or not before.same(entry):
-                self._put(path, entry)
+                os.unlink(f"{self.root}{path}")  # noqa: PTH108
+        changed = [
+            path
+            for path, entry in wanted.items()
+            if path not in self.shown or not self.shown[path].same(entry)
+        ]
+        for path in sorted(changed, key=lambda p: _turn(p, wanted[p])):
+            self._put(path, wanted[path], in_place=not self.shown)
         self.shown = wanted
 
-    def _put(self, path: str, entry: Entry) -> None:
-        at = self.root / path.lstrip("/")
+    def _put(self, path: str, entry: Entry, in_place: bool) -> None:
+        """in_place: nobody looks yet."""
+        at = f"{self.root}{path}"
         if entry.kind == "d":
-            at.mkdir(mode=0o755, exist_ok=True)
+            os.makedirs(at, mode=0o755, exist_ok=True)  # noqa: PTH103
             return
+        made = at if in_place else self._new
         if entry.kind == "l":
-            self._new.symlink_to(os.path.relpath(entry.content, os.path.dirname(path)))  # noqa: PTH120
+            os.symlink(os.path.relpath(entry.content, os.path.dirname(path)), made)  # noqa: PTH120, PTH211
         else:
-            self._new.write_bytes(entry.content.encode("latin-1"))
-            self._new.chmod(entry.mode)
-        self._new.rename(at)
+            fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, entry.mode)
+            try:
+                os.write(fd, entry.content.encode("latin-1"))
+                if entry.mode & self._masked:
+                    os.fchmod(fd, entry.mode)
+            finally:
+                os.close(fd)
+        if not in_place:
+            os.rename(made, at)  # noqa: PTH104
 
     def find(self, path: str) -> tuple[str, Entry | None]:
         """The path that links lead to, and what the kernel has there."""

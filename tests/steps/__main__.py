@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from sacctl.cxl.sysfs import Sysfs
 from steps.run import Runner
@@ -16,12 +17,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m steps", description=__doc__)
     parser.add_argument("--sysroot", default=os.environ.get("SAC_SYSROOT", "/"))
     parser.add_argument("--kernel", help="whose answers are expected; else that which runs")
+    parser.add_argument("--script", type=Path, default=SCRIPT)
     parser.add_argument("--quiet", action="store_true", help="only what differs")
     given = parser.parse_args()
     sysfs = Sysfs(given.sysroot)
     kernel = given.kernel or release(sysfs)
     runner = Runner(sysfs, kernel, (lambda line: None) if given.quiet else print)
-    found = runner.run(parse(SCRIPT.read_text()))
+    found = runner.run(parse(given.script.read_text()))
     for one in found:
         print(f"DIFFERS {one}")
     print(f"{runner.ran} steps on {kernel}, {len(found)} differ")

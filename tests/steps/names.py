@@ -24,7 +24,8 @@ def bare(path: str) -> str:
 
 
 class Names:
-    """{d0} first decoder of the first device, {d0.1} its second, {mem0}, {pci0}, {bridge0};
+    """{d0} first decoder of the first device, {d0.1} its second, {mem0}, {pci0}, {bridge0},
+    {p0} the first decoder of the port above it;
     {wide} the window with most ways, {near} and {far} a x1 window of the first and of the last
     device's bridge; {each} bytes of a device, {2*each}; after ``set region``: {region},
     {dax}, {dax1}, {home} its dax_region's attributes, {block0} its first memory block."""
@@ -94,7 +95,7 @@ class Names:
         if times:
             size = self.sysfs.number(f"{CXL}/{self.devices()[0][1]}/ram/size")
             return f"{int(times[1] or 1) * size:#x}"
-        found = re.fullmatch(r"(d|mem|pci|bridge)(\d+)(?:\.(\d+))?", name)
+        found = re.fullmatch(r"(d|mem|pci|bridge|p)(\d+)(?:\.(\d+))?", name)
         if found:
             return self._of_device(found[1], int(found[2]), found[3] or "0")
         if name == "wide":
@@ -122,6 +123,9 @@ class Names:
             return f"decoder{endpoint.removeprefix('endpoint')}.{decoder}"
         if what == "mem":
             return memdev
+        if what == "p":
+            port = self.sysfs.real(f"{CXL}/{endpoint}").split("/")[-2]
+            return f"decoder{port.removeprefix('port')}.{decoder}"
         if what == "bridge":
             return self.bridge(endpoint)
         return self.sysfs.real(f"{CXL}/{memdev}").split("/")[-2]

@@ -36,7 +36,7 @@ class Differs:
 class Runner:
     """kernel: "6.12" or "7.3", for answers that differ. say: gets a line for each step."""
 
-    def __init__(self, sysfs: Sysfs, kernel: str, say: Callable[[str], None] = str) -> None:
+    def __init__(self, sysfs: Sysfs, kernel: str, say: Callable[[str], object] = str) -> None:
         self.sysfs = sysfs
         self.kernel = kernel
         self.say = say
@@ -72,12 +72,14 @@ class Runner:
         names = Names(self.sysfs)
         found = []
         for step in section.steps:
-            words = [names.fill(word) for word in step.words]
-            shown = " ".join([step.name, *words]).replace("\n", "\\n")
-            wanted = names.fill(step.wants(self.kernel))
+            shown, wanted = " ".join([step.name, *step.words]), ""
             try:
-                got = self._step(step, words, names)
-            except (OSError, KeyError, IndexError) as error:
+                words = [names.fill(word) for word in step.words]
+                shown = " ".join([step.name, *words])
+                wanted = names.fill(step.wants(self.kernel))
+                more = [wanted] if step.name == "until" else []
+                got = self._step(step, words + more, names)
+            except (OSError, KeyError, IndexError, StopIteration) as error:
                 got = repr(error)
             self.ran += 1
             self.say(f"   {shown} -> {got}")
@@ -92,6 +94,9 @@ class Runner:
             case "each":
                 return self._each(names, *words)
             case "read":
+                return self._read(bare(words[0]))
+            case "until":
+                self._until(lambda: self._read(bare(words[0])) == words[1])
                 return self._read(bare(words[0]))
             case "set":
                 names.given[words[0]] = self.sysfs.read(bare(words[2]))

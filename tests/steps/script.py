@@ -25,8 +25,9 @@ _WORDS = {
     "there": 1,
     "gone": 1,
     "wait": 1,
+    "until": 1,
 }
-_ARROW = {"write", "each", "read", "open", "load"}
+_ARROW = {"write", "each", "read", "until", "open", "load"}
 
 
 @dataclass(frozen=True, slots=True)
