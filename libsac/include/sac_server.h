@@ -34,8 +34,8 @@ SAC_API int sac_server_add_pool(sac_server *server, const char *name, sac_pool *
 /* SAC_E_BUSY while a client is attached to a namespace of it, naming one. */
 SAC_API int sac_server_remove_pool(sac_server *server, const char *name);
 /* The pool's memory is lost: serves it no more, whoever is attached. What they have in it is
- * void: their calls get SAC_E_MEDIA until a pool is added under this name (or it is removed), and
- * then they map that one. Close the old pool before its extents are opened again. */
+ * void: their calls get SAC_E_MEDIA until a pool is added under this name (or it is removed),
+ * and then they map that one. Close the old pool before its extents are opened again. */
 SAC_API int sac_server_lose_pool(sac_server *server, const char *name);
 /* Begins to accept. Threads: one for clients, two for operations that take longer. */
 SAC_API int sac_server_serve(sac_server *server);
@@ -62,8 +62,8 @@ typedef struct sac_extent_info {
  * be NULL. */
 SAC_API int sac_pool_extents(sac_pool *pool, sac_extent_info *out, uint64_t *count);
 
-/* How much of what is placed each data extent gets: by its weight times its size. One each, 1 to
- * 65535; what is there already stays where it is. */
+/* How much of what is placed each data extent gets: by its weight times its size. One each, 1
+ * to 65535; what is there already stays where it is. */
 SAC_API int sac_pool_set_weights(sac_pool *pool, const uint32_t *weights, uint64_t count);
 
 enum {
@@ -72,8 +72,8 @@ enum {
 };
 
 /* Takes bad memory out of use: every block of 2 MiB that touches the range, for as long as the
- * pool exists. Pages that lie there leave; who has one pinned gets SAC_E_MEDIA from the next call
- * that copies or looks, who writes one from commit. *pages (may be NULL): how many left.
+ * pool exists. Pages that lie there leave; who has one pinned gets SAC_E_MEDIA from the next
+ * call that copies or looks, who writes one from commit. *pages (may be NULL): how many left.
  * Metadata that is in use cannot be spared: the pool takes no more writes then. */
 SAC_API int sac_pool_quarantine(sac_pool *pool, int32_t extent, uint64_t offset, uint64_t bytes,
                                 uint64_t *pages);

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sacctl.cli.context import App
+from sacctl.cli.undoable import undoable
 from sacctl.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -58,18 +59,19 @@ def create_isolated(
             hint=f"sacctl namespace create {name} --isolated --quota 8G ...",
         )
     parent = pool or _parent(state)
-    made = create(
-        parent,
-        name,
-        quota,
-        {**options, "layout": layout.to_dict(), "quota": quota},
-        state.sysfs,
-        own_records(state),
-        state.link(),
-        owner=owner(state),
-        dry_run=dry_run,
-        say=state.more,
-    )
+    with undoable(state) as say:
+        made = create(
+            parent,
+            name,
+            quota,
+            {**options, "layout": layout.to_dict(), "quota": quota},
+            state.sysfs,
+            own_records(state),
+            state.link(),
+            owner=owner(state),
+            dry_run=dry_run,
+            say=say,
+        )
     if dry_run:
         state.plan(made.steps)
         return

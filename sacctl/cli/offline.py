@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from sacctl.cli.context import App
 from sacctl.errors import CtlError
+from sacctl.pool.boot import boot_id
 from sacctl.pool.cxl_record import describe
-from sacctl.pool.opening import boot_id
 from sacctl.pool.record import Record, Records
 from sacctl.records import PoolRecord
 

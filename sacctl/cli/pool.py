@@ -254,7 +254,7 @@ def destroy(name: str, force_offline: bool, allow_leak: bool, yes: bool, dry_run
 def _stays(gone: CxlDestroyed) -> str:
     """What of an adopted pool does not go."""
     part = gone.record.cxl
-    if part is None or not part.adopted:
+    if part is None or not part.adopted or gone.left:
         return ""
     names = [n for region in part.regions for n in (region.region, *region.dax[:1]) if n]
     verb = "stay" if len(names) > 1 else "stays"

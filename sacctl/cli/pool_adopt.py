@@ -13,6 +13,7 @@ from sacctl.cli import names
 from sacctl.cli.base import Command
 from sacctl.cli.context import App, app
 from sacctl.cli.options import dry_run
+from sacctl.cli.undoable import undoable
 from sacctl.errors import CtlError, NotFoundError, PartlyError, UsageError
 
 __all__ = ["adopt", "assemble"]
@@ -51,17 +52,18 @@ def adopt(words: tuple[str, ...], force_offline: bool, dry_run: bool) -> None:
     if len(words) > 2:
         raise UsageError(f"too many names: {' '.join(words)}", hint="sacctl pool adopt --help")
     name, target = words if len(words) == 2 else (DEFAULT_NAME, words[0])
-    made = take(
-        name,
-        target,
-        state.sysfs,
-        own_records(state),
-        daemon=state.try_link(),
-        owner=owner(state),
-        force_offline=force_offline,
-        dry_run=dry_run,
-        say=state.more,
-    )
+    with undoable(state) as say:
+        made = take(
+            name,
+            target,
+            state.sysfs,
+            own_records(state),
+            daemon=state.try_link(),
+            owner=owner(state),
+            force_offline=force_offline,
+            dry_run=dry_run,
+            say=say,
+        )
     if not made.created:
         state.say(f"pool {name} was there already, the same")
     if dry_run:
@@ -152,14 +154,15 @@ def _assembled(state: App, name: str, dry_run: bool, until: float) -> dict[str, 
         awaited(state.sysfs, record)
     while True:
         try:
-            done = make(
-                name,
-                state.sysfs,
-                records,
-                daemon=state.try_link(),
-                dry_run=dry_run,
-                say=state.more,
-            )
+            with undoable(state) as say:
+                done = make(
+                    name,
+                    state.sysfs,
+                    records,
+                    daemon=state.try_link(),
+                    dry_run=dry_run,
+                    say=say,
+                )
             break
         except NotFoundError as missing:
             if time.monotonic() >= until:

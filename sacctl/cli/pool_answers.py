@@ -15,7 +15,7 @@ __all__ = ["answer", "lost", "ours", "shown"]
 def shown(state: App, name: str) -> dict[str, Any]:
     """The answer of pool.show, or what the record says where the daemon knows nothing."""
     from sacctl.cli.offline import offline, own_records
-    from sacctl.pool.opening import boot_id
+    from sacctl.pool.boot import boot_id
 
     link = state.try_link()
     if link is not None:

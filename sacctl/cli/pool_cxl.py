@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sacctl.cli.context import App
+from sacctl.cli.undoable import undoable
 from sacctl.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -118,15 +119,16 @@ def create(
     found = devices_of(state, topology, devices)
     identities = tuple(memdev.identity for memdev in found)
     spec = CxlSpec(name, identities, size, granularity, mode, room)
-    done = make(
-        spec,
-        state.sysfs,
-        own_records(state),
-        daemon=state.try_link(),
-        owner=owner(state),
-        dry_run=dry_run,
-        say=state.more,
-    )
+    with undoable(state) as say:
+        done = make(
+            spec,
+            state.sysfs,
+            own_records(state),
+            daemon=state.try_link(),
+            owner=owner(state),
+            dry_run=dry_run,
+            say=say,
+        )
     if mode == "system-ram" and done.made.created:
         state.say(f"note: {WARNING}")
     if not dry_run:
@@ -206,11 +208,12 @@ def destroy(state: App, name: str, **options: Any) -> CxlDestroyed:
     from sacctl.cli.offline import own_records
     from sacctl.pool.cxl_destroy import destroy as remove
 
-    return remove(
-        name,
-        state.sysfs,
-        own_records(state),
-        daemon=state.try_link(),
-        say=state.more,
-        **options,
-    )
+    with undoable(state) as say:
+        return remove(
+            name,
+            state.sysfs,
+            own_records(state),
+            daemon=state.try_link(),
+            say=say,
+            **options,
+        )

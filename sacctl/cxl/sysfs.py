@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 __all__ = ["SIMULATOR", "Sysfs"]
 
 SIMULATOR = ".kernel"
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MOST = 1 << 20  # bytes of an attribute
 
 
@@ -62,7 +64,12 @@ class Sysfs:
     def write(self, path: str, value: str) -> None:
         """Writes an attribute with one write(2). Raises OSError with the kernel's errno."""
         if self.simulated:
-            return self._ask(path, value)
+            # A write to sysfs is done before a signal's handler runs; so is this.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+            try:
+                return self._ask(path, value)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         try:
             fd = os.open(self.at(path), os.O_WRONLY | os.O_CLOEXEC)
             try:

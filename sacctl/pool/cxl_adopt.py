@@ -16,6 +16,7 @@ from sacctl.cxl.sysfs import Sysfs
 from sacctl.errors import CtlError, RefusedError
 from sacctl.pool import superblock
 from sacctl.pool.attached import Unused
+from sacctl.pool.boot import boot_id
 from sacctl.pool.create import Created
 from sacctl.pool.cxl_assemble import assemble
 from sacctl.pool.cxl_content import refuse_foreign
@@ -27,7 +28,6 @@ from sacctl.pool.cxl_record import CxlPart, RegionPart
 from sacctl.pool.cxl_spec import divide
 from sacctl.pool.cxl_taken import refuse_claimed
 from sacctl.pool.later import Later
-from sacctl.pool.opening import boot_id
 from sacctl.pool.places import Places
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import Daemon

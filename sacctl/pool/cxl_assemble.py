@@ -3,30 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from sacctl.cxl.made import Made
-from sacctl.cxl.model import Topology
-from sacctl.cxl.read import read, resolve
-from sacctl.cxl.regionplan import RegionPlan, plan_region
+from sacctl.cxl.read import read
 from sacctl.cxl.sysfs import Sysfs
-from sacctl.errors import CtlError, NotFoundError, RefusedError
+from sacctl.errors import CtlError, RefusedError
+from sacctl.pool.boot import boot_id
 from sacctl.pool.create import Created
 from sacctl.pool.cxl_content import Content, Distrust
 from sacctl.pool.cxl_files import CheckExtents, FormatExtents, OpenDevices, OpenMeta
-from sacctl.pool.cxl_find import find_dax, find_region, missing, no_devices
 from sacctl.pool.cxl_hand import hand_over, mark
 from sacctl.pool.cxl_job import Job, before, need_root
 from sacctl.pool.cxl_present import clear, clear_steps, located, served, whole
 from sacctl.pool.cxl_ram import is_mounted, memory_steps
-from sacctl.pool.cxl_record import CxlPart, RegionPart
-from sacctl.pool.cxl_regions import NoteChange, Wanted, making
-from sacctl.pool.cxl_room import room_region
+from sacctl.pool.cxl_regions import NoteChange, making
+from sacctl.pool.cxl_taken import names_of_others, refuse_order
+from sacctl.pool.cxl_wanted import renamed, what_is_wanted
 from sacctl.pool.filesteps import OpenFiles
 from sacctl.pool.later import Later
-from sacctl.pool.opening import boot_id
 from sacctl.pool.places import Places
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import Daemon, HandOver, TakeRecords, WriteRecord
@@ -94,6 +91,9 @@ def assemble(
         return Assembled(record, served=True)
     if daemon is None and whole(sysfs, record, part):
         return Assembled(record)
+    topology = read(sysfs)
+    if located(topology, part, boot_id(sysfs)) is None:
+        refuse_order(record, topology, sysfs, records, destroy=False)
     with Places(record.uid) as places:
         take = TakeRecords(records, name, record)
         try:
@@ -127,9 +127,10 @@ def _assemble(
     if there is not None:
         job.made = there
     else:
-        wanted = _wanted(record, topology, part, part.boot == boot)
+        others = names_of_others(records, record.name, boot)
+        wanted = what_is_wanted(record, topology, part.boot == boot, others)
         job.made = [Made(want.region) for want in wanted]
-        job.record = _renamed(job.record, wanted)
+        job.record = renamed(job.record, wanted)
         build = [NoteChange(job, records, record, "assembling"), *making(job, wanted)]
     if part.mount:
         return _memory(job, records, record, places, build, daemon, dry_run, say)
@@ -240,65 +241,3 @@ def ending(
         return steps, None
     share, hand = hand_over(job.sysfs, daemon, places, whole)
     return [*steps, share, hand], hand
-
-
-def _renamed(record: Record, wanted: Sequence[Wanted]) -> Record:
-    """The record without names of what is yet to be made, and with the decoders for it."""
-    part = record.cxl
-    assert part is not None
-    regions = tuple(
-        region.with_(region=want.region, dax=tuple(d.name for d in want.devices)[:2])
-        for region, want in zip(part.regions, wanted, strict=True)
-    )
-    decoders = tuple(d for want in wanted if want.plan for d in want.plan.decoders)
-    return record.with_(cxl=part.with_(regions=regions, decoders=decoders))
-
-
-def _wanted(
-    record: Record, topology: Topology, part: CxlPart, same_boot: bool
-) -> Sequence[Wanted]:
-    """What each region needs. Raises NotFoundError, UsageError, RefusedError."""
-    found = []
-    for region in part.regions:
-        gone = missing(topology, region)
-        if gone:
-            raise no_devices(record.name, region, gone)
-        if part.parent:
-            room = room_region(topology, region, part.parent, same_boot)
-            found.append(Wanted(None, room.name, region))
-            continue
-        there = find_region(topology, region, same_boot)
-        if there is None and not region.made:
-            there = find_region(topology, region, False)
-        if there is not None and region.made and not same_boot:
-            raise RefusedError(
-                f"{there.name} is there on the devices of pool '{record.name}', and the pool "
-                "did not make it",
-                object=there.name,
-                hint=f"if nobody needs it: cxl destroy-region -f {there.name}; then again",
-            )
-        devices = find_dax(topology, region, there)
-        if there is not None or devices:
-            found.append(Wanted(None, there.name if there else "", region, tuple(devices)))
-            continue
-        if not region.made:
-            raise NotFoundError(
-                f"pool '{record.name}': the region of {', '.join(region.devices)} that it "
-                "adopted is not there",
-                object=record.name,
-                hint="firmware, or whoever made it, must make it again: sacctl device topology",
-            )
-        found.append(Wanted(_plan(topology, region), "", region, ()))
-    return found
-
-
-def _plan(topology: Topology, region: RegionPart) -> RegionPlan:
-    """The region in the order recorded, so that the memory's content is where it was."""
-    memdevs = [resolve(topology, device) for device in region.devices]
-    return plan_region(
-        topology,
-        memdevs,
-        bytes=region.bytes,
-        granularity=region.granularity,
-        as_given=True,
-    )

@@ -15,6 +15,7 @@ from sacctl.cxl.plan import PoolPlan, plan_pool
 from sacctl.cxl.read import read, resolve
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.errors import CtlError, NotFoundError, UsageError
+from sacctl.pool.boot import boot_id
 from sacctl.pool.create import Created
 from sacctl.pool.cxl_assemble import assemble
 from sacctl.pool.cxl_destroy import destroy
@@ -33,7 +34,6 @@ from sacctl.pool.cxl_regions import NoteChange, Wanted, making, weights
 from sacctl.pool.cxl_spec import CxlSpec, divide
 from sacctl.pool.cxl_taken import refuse_claimed, refuse_taken
 from sacctl.pool.later import Later, planned
-from sacctl.pool.opening import boot_id
 from sacctl.pool.places import Places
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import Daemon, HandOver, TakeRecords, WriteRecord

@@ -10,8 +10,9 @@ from sacctl.cxl.made import Made
 from sacctl.cxl.model import DaxDevice, Topology
 from sacctl.cxl.read import read
 from sacctl.cxl.sysfs import Sysfs
-from sacctl.errors import CtlError, NotFoundError, PartlyError, RefusedError
+from sacctl.errors import CtlError, NotFoundError, PartlyError, RefusedError, UsageError
 from sacctl.pool.attached import Unused
+from sacctl.pool.boot import boot_id
 from sacctl.pool.cxl_assemble import assemble
 from sacctl.pool.cxl_content import Ours
 from sacctl.pool.cxl_files import (
@@ -29,10 +30,9 @@ from sacctl.pool.cxl_ramfree import Unmounted, released_memory
 from sacctl.pool.cxl_record import CxlPart
 from sacctl.pool.cxl_regions import clearing
 from sacctl.pool.cxl_removal import Removal
-from sacctl.pool.cxl_taken import names_of_others
+from sacctl.pool.cxl_taken import names_of_others, refuse_children, refuse_order
 from sacctl.pool.cxl_wipe import WipeHead, wiped
 from sacctl.pool.filesteps import RemoveFile, RemoveFolder, new_name
-from sacctl.pool.opening import boot_id
 from sacctl.pool.places import Places
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import Daemon, RemoveRecord, TakeRecords, Withdraw
@@ -78,26 +78,9 @@ def destroy(
     record = records.get(name)
     part = record.cxl
     assert part is not None, "emulated pools have a destroy of their own"
-    _refuse_children(records, name)
+    refuse_children(records, name)
     change = _Change(sysfs, records, record, daemon, say, dry_run, force_offline, allow_leak)
     return change.run(part)
-
-
-def _refuse_children(records: Records, name: str) -> None:
-    children = []
-    for other in records.names():
-        try:
-            found = records.find(other)
-        except CtlError:
-            continue  # one that cannot be read keeps nobody's pool from going
-        if found is not None and found.cxl is not None and found.cxl.parent == name:
-            children.append(other)
-    if children:
-        raise RefusedError(
-            f"pool '{name}' has isolated namespaces in its room: {', '.join(children)}",
-            object=name,
-            hint=f"sacctl pool destroy {children[0]}, first",
-        )
 
 
 class _Change:
@@ -128,6 +111,8 @@ class _Change:
         half = state == "creating" or (bool(part.mount) and state == "assembling")
         if state == "destroying" and part.boot == boot and there is None:
             half = not part.mount
+        if not half and there is None:
+            refuse_order(self.record, topology, self.sysfs, self.records, destroy=True)
         if not half and there is None and not part.mount:
             self._return_to_scrub(part)
             self.record = self.records.get(self.record.name)
@@ -182,6 +167,11 @@ class _Change:
             self.done.left += [
                 f"{device} is not there: it keeps what it holds of the pool" for device in gone
             ]
+            stay = [d for r in part.regions for d in r.devices if d not in gone]
+            if stay:
+                self.done.left.append(
+                    f"{', '.join(stay)}: not scrubbed either, for the region is not whole"
+                )
             return
         self.done.steps.append(f"assemble pool '{self.record.name}', to scrub its memory")
         if self.dry_run:
@@ -190,7 +180,7 @@ class _Change:
             assemble(
                 self.record.name, self.sysfs, self.records, half_destroyed=True, say=self.say
             )
-        except (NotFoundError, RefusedError) as error:
+        except (NotFoundError, RefusedError, UsageError) as error:
             self.done.left.append(f"its memory could not be scrubbed: {error.message}")
 
     def _rest(self, topology: Topology, places: Places, part: CxlPart, boot: str) -> list[Step]:

@@ -41,15 +41,18 @@ def owners(topology: Topology, region: Region) -> tuple[str, ...]:
     return tuple("" if memdev is None else memdev.identity for memdev in found)
 
 
-def find_region(topology: Topology, part: RegionPart, boot: bool) -> Region | None:
+def find_region(
+    topology: Topology, part: RegionPart, boot: bool, others: Collection[str] = ()
+) -> Region | None:
     """The committed region that is the recorded one: of these devices in this order, and of
     this size. boot: the record's names are of this boot, so that the name must fit too, for
-    devices can have several regions.
+    devices can have several regions. others: names of regions that it is not.
     """
     found = [
         region
         for region in topology.regions
         if region.committed
+        and region.name not in others
         and region.bytes == part.bytes
         and owners(topology, region) == part.devices
     ]

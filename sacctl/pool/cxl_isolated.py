@@ -11,14 +11,15 @@ from sacctl.cxl.made import Made
 from sacctl.cxl.read import read
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.errors import CtlError, DeniedError, NotFoundError, RefusedError
+from sacctl.pool.boot import boot_id
 from sacctl.pool.create import Created
 from sacctl.pool.cxl_create import blank, finish
+from sacctl.pool.cxl_destroy import destroy
 from sacctl.pool.cxl_job import Job, before, need_root
 from sacctl.pool.cxl_record import CxlPart
 from sacctl.pool.cxl_regions import Wanted, making
 from sacctl.pool.cxl_room import room_region
 from sacctl.pool.cxl_spec import meta_bytes
-from sacctl.pool.opening import boot_id
 from sacctl.pool.places import Places
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import Daemon
@@ -74,7 +75,10 @@ def create(
             hint="it is left by: sacctl pool create NAME --devices ... --isolated-room SIZE",
         )
     name = pool_of(parent, namespace)
-    if records.find(name) is not None:
+    seen = records.find(name)
+    if seen is not None and seen.state in ("creating", "destroying") and not dry_run:
+        destroy(name, sysfs, records, daemon=daemon, say=say)
+    elif seen is not None:
         raise CtlError(
             f"there is a pool '{name}' already, with a record of its own",
             object=name,

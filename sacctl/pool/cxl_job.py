@@ -13,8 +13,8 @@ from sacctl.cxl.made import Made
 from sacctl.cxl.model import Topology
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.errors import DeniedError
+from sacctl.pool.boot import boot_id
 from sacctl.pool.cxl_files import has_meta_file
-from sacctl.pool.opening import boot_id
 from sacctl.pool.record import Record
 
 __all__ = ["Job", "before", "meta_folders", "need_root", "owner_of", "system_user"]

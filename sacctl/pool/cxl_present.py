@@ -9,6 +9,7 @@ from sacctl.cxl.read import read
 from sacctl.cxl.regiondestroy import destroy
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.errors import NotFoundError
+from sacctl.pool.boot import boot_id
 from sacctl.pool.cxl_find import (
     broken_region,
     find_dax,
@@ -21,7 +22,6 @@ from sacctl.pool.cxl_ram import is_mounted
 from sacctl.pool.cxl_record import CxlPart, RegionPart
 from sacctl.pool.cxl_regions import clearing
 from sacctl.pool.cxl_taken import names_of_others
-from sacctl.pool.opening import boot_id
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import Daemon
 from sacctl.pool.steps import Say, Step, carry_out

@@ -20,12 +20,12 @@ from sacctl.cxl.sysfs import Sysfs
 from sacctl.cxl.writes import Write
 from sacctl.errors import CtlError, NotFoundError, RefusedError
 from sacctl.pool.attached import Unused
+from sacctl.pool.boot import boot_id
 from sacctl.pool.cxl_find import Rest, rest
 from sacctl.pool.cxl_job import Job
 from sacctl.pool.cxl_record import CxlPart, RegionPart
 from sacctl.pool.cxl_room import in_room
 from sacctl.pool.cxl_taken import names_of_others
-from sacctl.pool.opening import boot_id
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import WriteRecord
 from sacctl.pool.steps import Step

@@ -10,11 +10,11 @@ from sacctl.cxl.made import Made
 from sacctl.cxl.model import Region, Topology
 from sacctl.cxl.regiondestroy import destroy
 from sacctl.cxl.sysfs import Sysfs
+from sacctl.pool.boot import boot_id
 from sacctl.pool.cxl_find import broken_region, find_region
 from sacctl.pool.cxl_job import before
 from sacctl.pool.cxl_record import CxlPart, RegionPart
 from sacctl.pool.cxl_regions import removed_dax
-from sacctl.pool.opening import boot_id
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import WriteRecord
 from sacctl.pool.steps import Step

@@ -10,12 +10,19 @@ from sacctl.cxl.model import Memdev, Topology
 from sacctl.cxl.sizes import UNIT
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.errors import CtlError, RefusedError
+from sacctl.pool.boot import boot_id
 from sacctl.pool.cxl_find import find_dax, find_region
 from sacctl.pool.cxl_record import CxlPart, RegionPart
-from sacctl.pool.opening import boot_id
 from sacctl.pool.record import Record, Records
 
-__all__ = ["names_of_others", "pool_of", "refuse_claimed", "refuse_taken"]
+__all__ = [
+    "names_of_others",
+    "pool_of",
+    "refuse_children",
+    "refuse_claimed",
+    "refuse_order",
+    "refuse_taken",
+]
 
 # In words, and whether assembling it may help.
 _STATES = {
@@ -85,6 +92,36 @@ def refuse_claimed(
         )
 
 
+def refuse_order(
+    record: Record, topology: Topology, sysfs: Sysfs, records: Records, *, destroy: bool
+) -> None:
+    """Pools that share devices must come in the order in which they were made, for the kernel
+    takes a device's memory from the bottom: only so does each find its own again.
+
+    Raises RefusedError where an earlier one is not there (before an assembly), or a later
+    one (before a destruction: it would take this one's place).
+    """
+    part, boot = record.cxl, boot_id(sysfs)
+    if part is None or part.parent or part.adopted:
+        return
+    devices = {device for region in part.regions for device in region.devices}
+    for other, theirs in _parts(records, record.name):
+        shared = [d for region in theirs.regions for d in region.devices if d in devices]
+        if not shared or theirs.parent or theirs.adopted or other.state == "creating":
+            continue
+        if other.created == record.created or (other.created > record.created) != destroy:
+            continue
+        if theirs.boot == boot and all(_there(topology, region) for region in theirs.regions):
+            continue
+        where = "behind" if destroy else "before"
+        raise RefusedError(
+            f"pool '{other.name}' lies {where} pool '{record.name}' on {', '.join(shared)} and "
+            "is not assembled: one would get the memory of the other",
+            object=other.name,
+            hint=f"sudo sacctl pool assemble {other.name}, first",
+        )
+
+
 def _there(topology: Topology, part: RegionPart) -> bool:
     if part.region:
         return find_region(topology, part, True) is not None
@@ -119,4 +156,15 @@ def refuse_taken(
             f"{memdev.name} has no memory free: {region} has it; {found.message}",
             object=memdev.name,
             hint=f"sacctl pool adopt {name} {region}{force}" if found.usable else found.hint,
+        )
+
+
+def refuse_children(records: Records, name: str) -> None:
+    """Raises RefusedError where isolated namespaces have devices in the pool's room."""
+    children = [record.name for record, part in _parts(records, name) if part.parent == name]
+    if children:
+        raise RefusedError(
+            f"pool '{name}' has isolated namespaces in its room: {', '.join(children)}",
+            object=name,
+            hint=f"sacctl pool destroy {children[0]}, first",
         )

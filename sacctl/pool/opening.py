@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.errors import NotFoundError
+from sacctl.pool.boot import boot_id
 from sacctl.pool.cxl_record import CxlPart
 from sacctl.pool.extend import present
 from sacctl.pool.filesteps import open_folders
@@ -19,9 +20,8 @@ from sacctl.pool.record import Record
 if TYPE_CHECKING:
     from libsac.server import SharedPool
 
-__all__ = ["boot_id", "open_files", "open_record"]
+__all__ = ["open_files", "open_record"]
 
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -74,11 +74,6 @@ def open_files(record: Record, sysfs: Sysfs | None = None) -> list[int]:
         fds = [places.files[path] for path in (record.meta, *record.data)]
         places.files.clear()  # they are the caller's now
         return fds
-
-
-def boot_id(sysfs: Sysfs) -> str:
-    """Of the boot that the names of devices are of; "" where the kernel does not say."""
-    return sysfs.get(BOOT_ID)
 
 
 def _assembled(record: Record, part: CxlPart, sysfs: Sysfs) -> None:

@@ -76,7 +76,7 @@ def _undo(steps: Sequence[Step], error: BaseException, say: Say, again: str) -> 
 
 
 def _partly(error: BaseException, rest: str, again: str) -> None:
-    why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+    why = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else str(error)
     raise PartlyError(
         f"{why}; {rest}",
         object=getattr(error, "object", ""),

@@ -204,8 +204,7 @@ TEST(holes_stay_holes) {
     kit::Directory dir;
     kit::pool(64 * kMiB, dir.pool()).reset();
     const sac::Fd fd(open(dir.file("data.0").c_str(), O_RDWR | O_CLOEXEC));
-    struct stat before {
-    }, after{};
+    struct stat before{}, after{};
     CHECK_EQ(fstat(fd.get(), &before), 0);
     const sac_extent_fd e{fd.get(), 0, 0, "data"};
     MUST(sac_scrub(&e, 0, 66 * kMiB, nullptr, nullptr));

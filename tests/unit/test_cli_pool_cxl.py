@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -225,3 +227,30 @@ def test_isolated_needs_a_quota_and_room(boot: Boot) -> None:
     assert "--isolated needs --quota" in run(*words, code=2).stderr
     assert "no pool leaves room" in run(*words, "--quota", "1G", code=3).stderr
     assert "no such user" in run(*words, "--owner", "nobody-at-all", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_signals_take_everything_back(
+    boot: Boot, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    machine = boot()
+    before, old = machine.snapshot(), signal.getsignal(number)
+    machine.before(9, lambda path, value: os.kill(os.getpid(), number))
+    words = ["pool", "create", "kv", "--devices", "mem0,mem1"]
+    with pytest.raises(SystemExit) as ended:
+        root.main(words, standalone_mode=False)
+    assert ended.value.code == code
+    assert machine.snapshot() == before
+    assert picture(tmp_path / "pools.d") == {}
+    assert signal.getsignal(number) == old
+    run(*words)
+
+
+def test_a_refused_write_says_that_all_was_taken_back(boot: Boot) -> None:
+    machine = boot()
+    machine.fail_at(9)
+    failed = run("pool", "create", "kv", "--devices", "mem0,mem1", code=1)
+    assert "everything was taken back" in failed.stderr
+    assert "the kernel refused 'echo " in failed.stderr

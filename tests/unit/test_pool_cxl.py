@@ -494,3 +494,44 @@ def test_another_pools_superblock_stops_a_destruction(
         with pytest.raises(RefusedError, match=f"holds pool {made.uuid}"):
             house.destroy()
         assert house.look() == before
+
+
+def test_pools_on_parts_of_the_same_devices_keep_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CxlHouse(tmp_path, monkeypatch, "1hb2", size=512 * M) as house:
+        for name, made in (("b", "2026-01-01"), ("a", "2026-01-02")):
+            record = house.create(name=name, bytes=512 * M).record
+            house.records.write(record.with_(created=made))
+        uuids = [house.records.get(name).uuid for name in "ba"]
+        house.reboot()
+        with pytest.raises(RefusedError, match="pool 'b' lies before pool 'a'"):
+            house.assemble(name="a")
+        with pytest.raises(RefusedError, match="pool 'a' lies behind pool 'b'") as caught:
+            house.destroy(name="b")
+        assert caught.value.hint == "sudo sacctl pool assemble a, first"
+        done = [house.assemble(name=name) for name in "ba"]
+        assert [one.record.uuid for one in done] == uuids
+        assert not any(one.formatted for one in done)
+
+
+def test_killed_isolated_namespace_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CxlHouse(tmp_path, monkeypatch, "2hb4") as house:
+        house.create(room=256 * M)
+        before = house.look()
+        sysfs, records = house.machine.sysfs, house.records
+
+        def isolated() -> None:
+            isolate("kv", "bank", 64 * M, {}, sysfs, records, house.daemon)
+
+        for number in range(1, 8):
+            assert house.kill_at(number, isolated)
+            assert records.get("kv.bank").state == "creating"
+            if number % 2:
+                house.destroy(name="kv.bank")
+                assert house.look() == before
+        assert house.kill_at(3, isolated)
+        isolated()
+        assert house.daemon.namespaces == {("kv.bank", "bank")}

@@ -105,7 +105,7 @@ def test_the_monitor_hears_and_outlives_the_daemon() -> None:
 
 
 def test_a_device_pulled_out_and_put_back() -> None:
-    with daemon(), pool("kv", "--devices", devices()), pool("other", "--emulate", "32M"):
+    with daemon(), pool("other", "--emulate", "32M"), pool("kv", "--devices", devices()):
         pages, others = Pages("kv", "chat"), Pages("other", "chat")
         for one in (pages, others):
             one.put()

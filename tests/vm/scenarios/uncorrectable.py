@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An uncorrectable error of a device under a pool: the kernel resets the device, the memory
+is away, daemon and clients go on, and the pool is assembled again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vm.guest import cxl
+from vm.guest.kit import equal, host, kernel_log, sacctl, sh, until
+from vm.guest.product import Pages, daemon, pool, record
+from vm.scenarios.faults import codes, lost, put
+
+# Later kernels do not take the device's errors here, whatever its masks say.
+KERNELS = ("6.12",)
+LIMIT = 400
+
+
+def test_the_pool_is_lost_and_comes_back() -> None:
+    device = cxl.devices()[0]
+    names = ",".join(d.name for d in cxl.devices().values())
+    with daemon(), pool("other", "--emulate", "32M"), pool("kv", "--devices", names):
+        pages, others = Pages("kv", "chat"), Pages("other", "chat")
+        for one in (pages, others):
+            one.put()
+            equal(one.found(), 4, "pages found")
+        port = Path(f"/sys/bus/pci/devices/{device.pci}").resolve().parent.name
+        for function in (port, device.pci):
+            # The masks that firmware would have taken away.
+            sh("setpci", "-s", function, "ECAP_AER+0x08.l=0", "ECAP_AER+0x14.l=0")
+        errors = [{"type": "cache-address-parity", "header": list(range(32))}]
+        host.qmp(
+            "cxl-inject-uncorrectable-errors", path="/machine/peripheral/mem0", errors=errors
+        )
+        until("the pool to be lost", lambda: record("kv")["state"] == "lost", 90)
+        assert "Uncorrectable (Fatal)" in kernel_log(), kernel_log(30)
+        equal(lost(pages), 0, "pages found in what is gone")
+        equal(others.found(), 4, "pages of the other pool")
+        assert "SAC210" in codes()
+        until("the kernel to be done", lambda: "recovery successful" in kernel_log(), 60)
+        sacctl("pool", "assemble", "kv", "--wait", "30", limit=300)
+        equal(record("kv")["state"], "serving", "state")
+        until("the client to attach anew", lambda: put(pages), 60)
+        equal(pages.found(), 4, "pages put anew by the same process")
+        for one in (pages, others):
+            one.close()
