@@ -39,9 +39,10 @@ namespace {
 void clear_system(const Mapping &meta, const Mapping &data) {
     const Extent &m = meta.extents().front();
     if (m.dirty) {
-        // The superblocks first: nobody is to take what is half cleared for a pool.
+        // The superblocks first, also for the compiler: nobody is to take what a kill left
+        // half cleared for a pool.
         std::memset(meta.data(), 0, 2 * sizeof(fmt::Superblock));
-        std::atomic_thread_fence(std::memory_order_seq_cst);
+        std::atomic_signal_fence(std::memory_order_seq_cst);
         SAC_STOP("clear.begun");
         if (!meta.discard(0, m.bytes))
             zero_all(meta.data(), m.bytes);

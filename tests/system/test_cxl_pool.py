@@ -51,9 +51,9 @@ class Machine:
         self.place.drain()
         destroy(name, self.sim.sysfs, self.place.records, daemon=link)
 
-    def create(self, link: Link, **more: int) -> Record:
+    def create(self, link: Link, room: int = 0) -> Record:
         devices = tuple(m.identity for m in read(self.sim.sysfs).memdevs)
-        spec = CxlSpec("kv", devices, **more)
+        spec = CxlSpec("kv", devices, room=room)
         made = create(spec, self.sim.sysfs, self.place.records, daemon=link, owner=os.geteuid())
         assert made.made.served
         return made.made.record
