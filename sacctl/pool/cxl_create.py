@@ -164,7 +164,8 @@ def blank(sysfs: Sysfs, name: str, part: CxlPart, owner: int) -> Record:
     return Record(
         name=name,
         uuid="",
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        # As fine as it goes: it says in which order pools lie on the same devices.
+        created=datetime.now(UTC).isoformat(timespec="microseconds"),
         meta=meta,
         data=data,
         sizes=sizes,

@@ -13,6 +13,7 @@ from vm.scenarios.faults import codes, lost, put
 
 # Later kernels do not take the device's errors here, whatever its masks say.
 KERNELS = ("6.12",)
+TOPOLOGIES = ("1hb1",)
 LIMIT = 400
 
 
