@@ -101,9 +101,13 @@ def mirror(source: Path, target: Path, keep: str = "", *, times: bool = True) ->
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Only one process at a time makes what lies in the folder; others wait."""
+def locked(folder: Path, name: str = ".lock", *, wait: bool = True) -> Iterator[None]:
+    """Only one process at a time makes what lies in the folder. Others wait, or end with a
+    SystemExit."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with (folder / name).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            sys.exit(f"another run is going on with {folder}: wait for it, or give --cache")
         yield

@@ -13,7 +13,7 @@ from pathlib import Path
 from vm.cache import ROOT, say
 from vm.core import Core
 from vm.images import Images, Kernel
-from vm.machine import HungError, Machine, Settings
+from vm.machine import AbortedError, HungError, Machine, Settings
 from vm.payload import Payload
 from vm.scenario import Boot, Test
 from vm.topologies import find
@@ -21,6 +21,7 @@ from vm.topologies import find
 __all__ = ["House", "Outcome"]
 
 _START = 150.0  # seconds until a machine is ready; far above what it takes
+_ABORTS = 3
 _MARGIN = 30.0  # above a test's own limit, which the guest watches
 
 
@@ -65,8 +66,19 @@ class House:
         outcomes: list[Outcome] = []
         for tests in (boot.tests, boot.second):
             todo = list(tests)
+            aborted = 0
             while todo:
-                some = self._start(boot, todo, folder, verbose)
+                some: list[Outcome] = []
+                try:
+                    self._start(boot, todo, folder, verbose, some)
+                except AbortedError as error:
+                    # QEMU's emulation of several processors has races of its own.
+                    say(f"{boot.name}: QEMU failed, not the test: {error}")
+                    aborted += 1
+                    if aborted > _ABORTS:
+                        raise SystemExit(f"QEMU fails again and again: {error}") from error
+                    if tests is boot.tests:
+                        (folder / "state.ext4").unlink(missing_ok=True)
                 outcomes += some
                 todo = todo[len(some) :]
         return outcomes
@@ -81,8 +93,16 @@ class House:
             boot.state,
         )
 
-    def _start(self, boot: Boot, tests: list[Test], folder: Path, loud: bool) -> list[Outcome]:
-        """One start of the machine: at least the first of the tests has an outcome."""
+    def _start(
+        self,
+        boot: Boot,
+        tests: list[Test],
+        folder: Path,
+        loud: bool,
+        outcomes: list[Outcome],
+    ) -> None:
+        """One start of the machine. Adds outcomes: at least that of the first test. Raises
+        AbortedError, with an outcome for each test that was through."""
         folder.mkdir(parents=True, exist_ok=True)
         payload = folder / "payload.tar"
         patterns = {p for t in tests for p in t.scenario.files}
@@ -91,7 +111,6 @@ class House:
         self.payload.write(payload, plan, files)
         by_id = {t.id: t for t in tests}
         current: Test | None = None
-        outcomes: list[Outcome] = []
         begun = time.monotonic()
 
         def limit() -> float:
@@ -118,7 +137,7 @@ class House:
                             print(seen.output, flush=True)
                         current = None
                     elif "finished" in message and len(outcomes) == len(tests):
-                        return outcomes
+                        return
             except HungError as hung:
                 why = str(hung)
         if current or not outcomes:
@@ -128,4 +147,3 @@ class House:
             text = f"{why}; the end of its console:\n{console[-6000:]}\n"
             outcomes.append(Outcome(current, "failed", time.monotonic() - begun, text))
             say(f"failed  {current.id}: {why}")
-        return outcomes

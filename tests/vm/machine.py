@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import select
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from vm.images import Kernel
 from vm.qmp import Qmp, QmpError, connect
 from vm.topologies import Topology
 
-__all__ = ["HungError", "Machine", "Settings"]
+__all__ = ["AbortedError", "HungError", "Machine", "Settings"]
 
 # The guest must not see a hypervisor: kernels refuse then to flush caches for a CXL region
 # they cannot flush on behalf of (docs/vm-testing.md). 5-level page tables only cost time.
@@ -35,7 +36,11 @@ _UNPLUGGING = 40.0  # the guest takes 5 s to let go
 
 
 class HungError(Exception):
-    """The machine said nothing for too long, or ended without a word."""
+    """The machine said nothing for too long."""
+
+
+class AbortedError(Exception):
+    """QEMU itself has failed, which says nothing about what ran in it."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,8 @@ class Machine:
 
     def messages(self, limit: Any) -> Iterator[dict[str, Any]]:
         """What the guest says, requests to the host answered and left out, until it powers
-        off. limit(): seconds from now that the next message may take. Raises HungError."""
+        off. limit(): seconds from now that the next message may take. Raises HungError and
+        AbortedError."""
         pending = b""
         end = time.monotonic() + limit()
         while True:
@@ -103,6 +109,9 @@ class Machine:
                 raise HungError(f"nothing heard for {limit():.0f} s")
             got = self._channel.recv(1 << 16)
             if not got:
+                self._process.wait(30)
+                if self._process.returncode == -signal.SIGABRT:
+                    raise AbortedError((self.folder / "qemu.log").read_text().strip())
                 return
             pending += got
             while b"\n" in pending:

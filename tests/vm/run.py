@@ -55,12 +55,12 @@ def main() -> int:
         wanted = {p for b in machines for t in b.tests for p in t.scenario.files}
         house.prepare({b.kernel for b in machines}, wanted)
     runs = given.cache / "runs"
-    shutil.rmtree(runs, ignore_errors=True)
     start = time.monotonic()
     # The longest first: at the end no processor waits for one long machine.
     machines.sort(key=lambda b: -sum(t.scenario.limit for t in b.tests + b.second))
     outcomes: list[Outcome] = []
-    with ThreadPoolExecutor(given.jobs) as pool:
+    with locked(given.cache, ".running", wait=False), ThreadPoolExecutor(given.jobs) as pool:
+        shutil.rmtree(runs, ignore_errors=True)
         for some in pool.map(lambda b: house.run(b, runs / b.name, given.verbose), machines):
             outcomes += some
     failed = [o for o in outcomes if o.status == "failed"]

@@ -141,7 +141,7 @@ def test_a_driver_taken_away() -> None:
         equal(lost(pages), 0, "pages found, by the same process")
         assert "SAC508" in codes()
         refused = sacctl("pool", "assemble", "kv", code=4, limit=300)
-        assert "in use by" in refused.err, refused.err
+        assert "is in use" in refused.err, refused.err
         pages.close()
         it.stop()
         it.start()
