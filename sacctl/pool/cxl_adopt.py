@@ -210,14 +210,23 @@ class _Taking:
 
     def _look(self) -> list[Step]:
         made, job = self._job.made[0], self._job
-        found = {}
+        found, torn = {}, []
         for name in made.dax:
             path = job.path(name)
             fd = open_device(path)
             try:
                 found[name] = superblock.identify(fd)
+                if found[name] is None and superblock.marked(fd):
+                    torn.append(name)
             finally:
                 os.close(fd)
+        if torn:
+            raise RefusedError(
+                f"{torn[0]} holds a superblock that is damaged, or of another version",
+                object=torn[0],
+                hint="open it with the sacctl that made it; or, if nobody needs what it holds, "
+                "zero the device's first 2 MiB",
+            )
         kinds = {name: block.kind for name, block in found.items() if block}
         meta = next((n for n, kind in kinds.items() if kind == superblock.META), "")
         data = next((n for n, kind in kinds.items() if kind == superblock.DATA), "")

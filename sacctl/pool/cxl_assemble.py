@@ -136,7 +136,10 @@ def _assemble(
         return _memory(job, records, record, places, build, daemon, dry_run, say)
     form = FormatExtents(places, job.now)
     content = Content(places, job.now)
-    fresh: list[Step] = [form, CheckExtents(places, job.now, form.uuid)]
+    check = CheckExtents(places, job.now, form.uuid)
+    # Opened once more than a pool that was just made, so that it never counts as untouched:
+    # behind the superblocks there may still be pages, to be scrubbed when it is destroyed.
+    fresh: list[Step] = [form, check, check]
     look: list[Step] = [
         *build,
         OpenDevices(places, job.now, own=not active(sysfs)),

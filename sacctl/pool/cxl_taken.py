@@ -32,14 +32,24 @@ _STATES = {
 }
 
 
-def _parts(records: Records, name: str) -> list[tuple[Record, CxlPart]]:
-    """The pools of CXL devices but for that one. Records that cannot be read are left out."""
+def _parts(
+    records: Records, name: str, *, all_known: bool = False
+) -> list[tuple[Record, CxlPart]]:
+    """The pools of CXL devices but for that one. Records that cannot be read are left out;
+    with all_known they raise RefusedError, for any device may be theirs."""
     found = []
     for other in records.names():
         try:
             record = records.find(other) if other != name else None
-        except CtlError:
-            continue
+        except CtlError as error:
+            if not all_known:
+                continue
+            raise RefusedError(
+                f"the record of pool '{other}' cannot be read, so that nobody knows which "
+                f"memory is its own: {error.message}",
+                object=other,
+                hint=error.hint,
+            ) from error
         if record is not None and record.cxl is not None:
             found.append((record, record.cxl))
     return found
@@ -71,9 +81,10 @@ def refuse_claimed(
     records: Records,
 ) -> None:
     """Raises RefusedError where one of the devices (identities) belongs to another pool that
-    is not whole now: its pages may be in memory that looks free."""
+    is not whole now: its pages may be in memory that looks free; and where it may be so,
+    because a record cannot be read."""
     boot = boot_id(sysfs)
-    for record, part in _parts(records, name):
+    for record, part in _parts(records, name, all_known=True):
         shared = [d for region in part.regions for d in region.devices if d in devices]
         if not shared or part.parent:
             continue
@@ -160,8 +171,12 @@ def refuse_taken(
 
 
 def refuse_children(records: Records, name: str) -> None:
-    """Raises RefusedError where isolated namespaces have devices in the pool's room."""
-    children = [record.name for record, part in _parts(records, name) if part.parent == name]
+    """Raises RefusedError where isolated namespaces have devices in the pool's room, or may
+    have, because a record of such a name cannot be read."""
+    found = _parts(records, name)
+    if any(other.startswith(f"{name}.") for other in records.names()):
+        found = _parts(records, name, all_known=True)
+    children = [record.name for record, part in found if part.parent == name]
     if children:
         raise RefusedError(
             f"pool '{name}' has isolated namespaces in its room: {', '.join(children)}",

@@ -25,12 +25,18 @@ from sacctl.errors import (
     RefusedError,
     UsageError,
 )
+from sacctl.pool import native
 from sacctl.pool.cxl_isolated import create as isolate
 from sacctl.pool.cxl_isolated import find as find_isolated
 from sacctl.pool.cxl_spec import CxlSpec, divide, meta_bytes
 from sacctl.pool.opening import open_files
 from sacctl.pool.places import LOCK_WAIT
+from sacctl.pool.record import Record
+from sacctl.pool.scrub import Untouched
 from sacctl.pool.steps import carry_out
+
+# The real ones: the house puts others in their place.
+CORE = {name: getattr(native, name) for name in ("format_pool", "inspect_pool")}
 
 MAPPER = """
 import mmap, sys
@@ -272,6 +278,31 @@ def test_destroyed_after_a_reboot_is_scrubbed(
             assert not house.machine.peek(serial, 0, 4 << 20).strip(b"\0")
 
 
+def untouched(record: Record) -> bool:
+    with open(record.meta, "rb") as file:  # noqa: PTH123
+        look = Untouched(file.fileno, record.uuid)
+        look.apply()
+    return look.yes
+
+
+def test_pool_made_anew_over_its_old_memory_is_scrubbed_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its head was lost, or zeroed by a destruction that was cut off; the rest may be there."""
+    with CxlHouse(tmp_path, monkeypatch) as house:
+        for name, function in CORE.items():
+            monkeypatch.setattr(native, name, function)
+        made = house.create().record
+        assert untouched(made)
+        for path in (made.meta, *made.data):
+            with open(path, "r+b") as memory:  # noqa: PTH123
+                memory.write(bytes(8192))
+        house.reboot()
+        assembled = house.assemble()
+        assert assembled.formatted
+        assert not untouched(assembled.record)
+
+
 def test_destroy_is_refused_while_somebody_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,6 +472,39 @@ def test_pool_that_is_not_assembled_keeps_its_devices(
             house.create(name="other")
         assert "sudo sacctl pool assemble kv" in caught.value.hint
         assert house.assemble().record.uuid == made.uuid
+
+
+def test_unreadable_record_keeps_its_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CxlHouse(tmp_path, monkeypatch) as house:
+        made = house.create().record
+        path = house.records.path("kv")
+        whole = path.read_text()
+        house.reboot()
+        for text in (
+            whole[: len(whole) // 2],
+            whole.replace('"ready"', '"of a newer version"'),
+        ):
+            path.write_text(text)
+            before = house.look()
+            with pytest.raises(RefusedError, match="the record of pool 'kv' cannot be read"):
+                house.create(name="other")
+            assert house.look() == before
+        path.write_text(whole)
+        assert house.assemble().record.uuid == made.uuid
+
+
+def test_unreadable_record_of_an_isolated_namespace_keeps_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CxlHouse(tmp_path, monkeypatch) as house:
+        house.create(room=128 * M)
+        house.records.path("kv.bank").write_text("[")
+        with pytest.raises(RefusedError, match=r"the record of pool 'kv\.bank' cannot be read"):
+            house.destroy()
+        house.records.path("kv.bank").unlink()
+        house.destroy()
 
 
 def steal(house: CxlHouse) -> None:

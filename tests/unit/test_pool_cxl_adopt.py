@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import struct
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from unit.cxl_house import CxlHouse, M
 
 from sacctl.cxl.read import read
 from sacctl.errors import CtlError, NotFoundError, PartlyError, RefusedError
+from sacctl.pool import superblock
 from sacctl.pool.cxl_destroy import destroy
 
 
@@ -203,3 +205,23 @@ def test_devices_that_a_region_has(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         house.adopt(name, force_offline=True, name="other")
         with pytest.raises(RefusedError, match="which is pool 'other'"):
             house.create()
+
+
+@pytest.mark.parametrize("damage", ["torn", "newer"])
+def test_a_superblock_that_is_not_understood_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    with CxlHouse(tmp_path, monkeypatch, firmware="devdax", kmem=False) as house:
+        device = house.machine.root / "dev" / read(house.machine.sysfs).dax[0].name
+        block = bytearray(4096)
+        struct.pack_into("<8sII16sQII", block, 0, b"SACPOOL\0", 2, 0, b"u" * 16, 1, 1, 0)
+        if damage == "newer":
+            struct.pack_into("<I", block, 4092, superblock.crc32c(bytes(block[:-4])))
+        with device.open("r+b") as file:
+            file.write(block)
+        before = house.look()
+        with pytest.raises(RefusedError, match="damaged, or of another version"):
+            house.adopt(region_of(house))
+        assert house.look() == before
+        with device.open("rb") as file:
+            assert file.read(4096) == bytes(block)

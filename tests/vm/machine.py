@@ -55,7 +55,7 @@ class Settings:
     append: str = ""
     state: bool = False
     memory: str = "1G,maxmem=8G,slots=4"
-    processors: int = 2
+    processors: int = 1
 
 
 class Machine:

@@ -105,8 +105,8 @@ def create(
     *,
     kmem: bool = False,
 ) -> str:
-    """A committed and bound region over devices by position; its name. Unless kmem is
-    wanted, no driver takes its dax device."""
+    """A committed and bound region over devices by position; its name. Its dax device is
+    bound to device_dax, unless kmem is to take it."""
     region = read(f"{root}/create_ram_region")
     must(f"{root}/create_ram_region", region)
     must(f"{region}/interleave_granularity", granularity)
@@ -122,7 +122,10 @@ def create(
         must(AUTOPROBE, 0)
     try:
         must("/sys/bus/cxl/drivers/cxl_region/bind", region)
-        dax_of(region)
+        dax = dax_of(region)
+        if not kmem:
+            # Still guarded: a device that is to be seen may not have been probed yet.
+            bind(dax)
     finally:
         if not kmem:
             must(AUTOPROBE, 1)

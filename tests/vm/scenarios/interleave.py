@@ -28,7 +28,6 @@ def test_interleave() -> None:
         found = cxl.devices()
         region = cxl.create(window, [found[i] for i in order], granularity)
         dax = cxl.dax_of(region)
-        cxl.bind(dax)
         prove(dax, order, granularity)
         cxl.destroy(region)
 

@@ -18,7 +18,6 @@ def region() -> tuple[str, str]:
     """Over both devices; its dax device is bound to device_dax."""
     name = cxl.create("decoder0.2", list(cxl.devices().values()))
     dax = cxl.dax_of(name)
-    cxl.bind(dax)
     return name, dax
 
 

@@ -19,6 +19,7 @@ def test_split_and_joined() -> None:
     ways = len(order)
     region = cxl.create("decoder0.2" if ways == 2 else "decoder0.0", order)
     first = cxl.dax_of(region)
+    cxl.unbind(first)
     home = (cxl.BUS / region).resolve()
     home = next(home.glob("dax_region*"))
     size = cxl.number(cxl.DAX / "devices" / first / "size")
