@@ -23,6 +23,7 @@ DEVICES = "/sys/bus/dax/devices"
 DRIVERS = "/sys/bus/dax/drivers"
 _MODULES = {"device_dax": "device_dax", "kmem": "kmem"}
 _WAIT = 5.0  # seconds: udev may be loading the driver
+_PROBE = 2.0  # seconds that another probe of the device may take
 _ABSENT = (errno.ENODEV, errno.ENOENT, errno.EINVAL, errno.ENXIO)
 
 
@@ -154,9 +155,13 @@ class EnsureDriver(_Driver):
             self._bound = True
             try:
                 self._write(self._driver, "bind")
-            except CtlError:
-                self._bound = False
-                raise
+            except CtlError as error:
+                # Busy: the probe that new_id began was at it still, and may well succeed.
+                if error.errno != errno.EBUSY or not wait_for(
+                    lambda: self._is(self._driver), _PROBE
+                ):
+                    self._bound = False
+                    raise
         found = driver_of(self._sysfs, self._name())
         if found != self._driver:
             raise CtlError(
