@@ -21,6 +21,10 @@ __all__ = ["connect", "default_sockets"]
 SYSTEM = Path("/run/sac")
 SOCKET = "sacd.sock"
 START = "Start it with 'sacctl daemon run' (or 'systemctl start sacd')."
+MOVED = (
+    "SAC_CONFIG is set, which libsac does not read: if the settings have another run_dir, set "
+    "SAC_SOCKET to the sacd.sock in it, or pass socket="
+)
 TURN = 0.05  # seconds between attempts; signals (Ctrl-C) are handled in between
 
 
@@ -118,10 +122,16 @@ def _first(sockets: list[str], seconds: float, attempt: Callable[[str], Any]) ->
         if left <= 0:
             break
         time.sleep(min(left, TURN))
-    if len(sockets) == 1:
+    env = os.environ
+    # Only sacctl reads settings, and they may have put the daemon's socket elsewhere.
+    if env.get("SAC_CONFIG") and not env.get("SAC_SOCKET") and str(SYSTEM / SOCKET) in sockets:
+        what = MOVED
+    elif len(sockets) == 1:
         raise last
+    else:
+        what = START
     raise DaemonError(
-        f"no daemon listens at {' or '.join(sockets)}. {START}",
+        f"no daemon listens at {' or '.join(sockets)}. {what}",
         object=sockets[0],
         errno=last.errno,
     ) from last

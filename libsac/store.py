@@ -35,8 +35,9 @@ class NamespaceInfo:
     Attributes:
         body_bytes, tail_bytes: of one page's parts. tail_pages: last pages of a prefix that
             need their tail.
-        quota_bytes: 0 where there is none. assigned_bytes: of slabs it holds.
-        index_bytes: of memory for capacity_pages.
+        quota_bytes: 0 where there is none. assigned_bytes: of slabs it holds, but for those on
+            dead memory, which the quota does not count. index_bytes: of memory of its index.
+        capacity_pages: that fit under the quota, were the pool its alone.
         uid, gid: owner and group. mode: who may use it, bits as of a file: r to read, w to
             put, evict, verify and drop.
         policy: what leaves first when it is full.

@@ -30,6 +30,7 @@ Report = dict[str, Any]
 PACKAGES = ("libsac", "numpy", "click", "rich", "pyudev", "torch")
 PROGRAMS = ("cxl", "daxctl", "ndctl", "systemctl", "udevadm", "qemu-system-x86_64")
 UNITS = ("sacd.service", "sacd.socket", "sac-monitor.service", "sac-health.service")
+VARIABLES = ("SAC_CONFIG", "SAC_ISA", "SAC_SOCKET", "SAC_SYSROOT", "SAC_SYSTEM")
 LINES = 500  # of a log
 TIMEOUT = 10.0  # seconds a program has
 MOST_BYTES = 4096  # of an attribute
@@ -82,7 +83,7 @@ class Doctor:
         return {
             "versions": self._try("versions", _versions, {}),
             "settings": self._try("settings", self._settings, {}),
-            "environment": {k: v for k, v in os.environ.items() if k.startswith("SAC_")},
+            "environment": {k: os.environ[k] for k in VARIABLES if k in os.environ},
             "daemon": self._try("the daemon", lambda: self._ask("status")["daemon"], {}),
             "pools": self._try("pools", self._pools, []),
             "records": self._try("records", self._read_records, {}),

@@ -151,8 +151,9 @@ DEVICES = (
         """Temperature, wear or poison could not be read: the program cxl is not installed, the
         device does not offer it, or the kernel has no trace of CXL events.
 
-        Install cxl (package cxl), and load cxl_pci. What is in sysfs is looked at all the
-        same.""",
+        Install the program cxl (Debian 13: package cxl; Debian 12: ndctl), load cxl_pci, and
+        mount tracefs (mount -t tracefs nodev /sys/kernel/tracing). On a simulated machine no
+        device can be asked. What is in sysfs is looked at all the same.""",
     ),
     Check(
         "SAC516",

@@ -13,7 +13,7 @@ Results of the admin operations (``Link.call``):
     pool.list          {"pools": [PoolRecord]}
     pool.show          {"pool": PoolRecord, "namespaces": [NamespaceRecord]}
     pool.extend        {"pool": PoolRecord}
-    pool.remove        {"pool": name}
+    pool.remove        {"pool": name}; with lost=True also "closed": bool
     pool.quarantine    {"pool", "extent", "offset", "bytes", "pages"}   pages that left
     pool.lost          {"pool", "pages"}
     namespace.create   {"namespace": NamespaceRecord, "created": bool}

@@ -23,6 +23,7 @@ SHELLS = {
     "zsh": "share/zsh/vendor-completions/_sacctl",
     "fish": "share/fish/vendor_completions.d/sacctl.fish",
 }
+HOMES = ("/root", "/home", "/run/user")  # what ProtectHome= hides
 UNITS = ("*.service", "*.socket", "*.timer")
 NEXT = (
     "systemd-sysusers && systemd-tmpfiles --create && systemctl daemon-reload && "
@@ -91,9 +92,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     system_files(target)
     pages(target)
     completions(target)
+    if note := out_of_reach(target):
+        print(f"warning: {note}", file=sys.stderr)
     if target.destdir == Path("/"):
         print(f"next, as root: {NEXT}")
+    else:
+        print(
+            f"{target.real(target.prefix / 'bin' / 'sacctl')} runs once it is at "
+            f"{target.prefix}/bin/sacctl, not where it is now"
+        )
     return 0
+
+
+def out_of_reach(target: Target) -> str:
+    """Why the units cannot run the target's Python; "" where they can."""
+    if not any(target.python.is_relative_to(home) for home in HOMES):
+        return ""
+    return (
+        f"{target.python} is in a home folder, which the units do not see (ProtectHome=yes, "
+        "user sac): the daemon will not start. Choose another, such as "
+        "PYTHON=/usr/bin/python3, after make clean"
+    )
 
 
 def product(target: Target, wheels: Sequence[str], *, no_deps: bool) -> None:

@@ -96,10 +96,51 @@ std::vector<std::pair<std::uint32_t, std::uint64_t>> Media::out_of_use() const {
     return out;
 }
 
-void Media::check_room() const {
+std::uint64_t Media::dead_slabs() const {
     const std::lock_guard lock(mutex_);
-    if (tables_.empty() || !std::all_of(tables_.begin(), tables_.end(),
-                                        [](const SlabTable &t) { return t.lost(); }))
+    const FaultGuard &guard = data_->guard();
+    std::uint64_t n = 0;
+    for (std::uint32_t x = 0; x < tables_.size() && guard.faults() != 0; ++x) {
+        const SlabTable &t = tables_[x];
+        const std::uint64_t base = data_->extents()[x].offset;
+        const std::uint64_t end = base + t.count() * fmt::kDataSlab;
+        for (std::uint64_t at = guard.next_dead(base + fmt::kDataSlab); at < end;
+             at = guard.next_dead(at + fmt::kDataSlab)) {
+            const fmt::Slab s = t.get((at - base) / fmt::kDataSlab);
+            n += s.role > fmt::kDirty || s.bad || t.lost();
+        }
+    }
+    return n;
+}
+
+bool Media::all_lost() const {
+    const std::lock_guard lock(mutex_);
+    return !tables_.empty() && std::all_of(tables_.begin(), tables_.end(),
+                                           [](const SlabTable &t) { return t.lost(); });
+}
+
+void Media::check_writable() const {
+    if (meta_->guard().faults() == 0)
+        return;
+    const std::string &name = meta_->extents().front().name;
+    const std::uint64_t at = meta_->guard().next_dead(0);
+    // Clients of a daemon can neither close the pool nor open it.
+    const char *const next =
+        shared_.load(std::memory_order_relaxed)
+            ? "The pool cannot be changed until its administrator has assembled it again "
+              "('sacctl pool assemble'), when the memory is there again."
+            : "The pool cannot be changed any more: close it, and open it again or create it "
+              "anew.";
+    throw Error(SAC_E_MEDIA, name,
+                format("metadata of the pool at offset %" PRIu64
+                       " of %s is dead: the device or file behind it has gone or is damaged. "
+                       "%s",
+                       at, name.c_str(), next),
+                0, at);
+}
+
+void Media::check_room() const {
+    if (!all_lost())
         return;
     const std::string &name = data_->extents().front().name;
     throw Error(

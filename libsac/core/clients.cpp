@@ -4,6 +4,7 @@
 
 #include "control.hpp"
 #include "error.hpp"
+#include "namespace_block.hpp"
 #include "stop.hpp"
 
 namespace sac {
@@ -119,13 +120,20 @@ void CacheControl::adopt(std::span<const std::shared_ptr<PinTable>> tables) {
 
 // The largest change that is always possible: slots keep their numbers, so that pins and
 // reservations mean what they did.
-void CacheControl::resize(std::uint64_t max_slabs, std::uint64_t capacity) {
+void CacheControl::resize(std::uint64_t max_slabs) {
     const std::lock_guard lock(mutex_);
-    if (max_slabs < assigned_slabs_)
+    if (max_slabs < held_slabs())
         shrink(max_slabs);
+    make_positions(max_slabs);
+    max_slabs_ = max_slabs;
+}
+
+// Chunks on dead memory keep their slots, and need others in their place.
+void CacheControl::make_positions(std::uint64_t max_slabs) {
+    const std::uint64_t capacity =
+        slot_capacity(block_, std::min(media_.slab_count(), max_slabs + dead_slabs_));
     if (capacity > index_->capacity())
         replace_index(capacity);
-    max_slabs_ = max_slabs;
 }
 
 void CacheControl::replace_index(std::uint64_t capacity) {
@@ -147,10 +155,10 @@ void CacheControl::revoke_views() {
     revoke_all();
 }
 
-// Gives the coldest chunks back until no more than so many slabs are held.
-void CacheControl::shrink(std::uint64_t max_slabs) {
-    sweep(Clock::now());
-    for (bool again = true; again && assigned_slabs_ > max_slabs;) {
+// Gives the coldest chunks back until no more than so many slabs are held, as far as pins let
+// it.
+void CacheControl::trim(std::uint64_t max_slabs) {
+    for (bool again = true; again && held_slabs() > max_slabs;) {
         again = false;
         Survey s = survey();
         const auto all = media_.owned();
@@ -160,11 +168,16 @@ void CacheControl::shrink(std::uint64_t max_slabs) {
                 const auto run =
                     std::find_if(own->second.runs.begin(), own->second.runs.end(),
                                  [&](const Run &r) { return r.position == position; });
-                if (assigned_slabs_ > max_slabs && run != own->second.runs.end())
+                if (held_slabs() > max_slabs && run != own->second.runs.end())
                     again |= take_back(*run, part);
             }
     }
-    if (assigned_slabs_ <= max_slabs)
+}
+
+void CacheControl::shrink(std::uint64_t max_slabs) {
+    sweep(Clock::now());
+    trim(max_slabs);
+    if (held_slabs() <= max_slabs)
         return;
     std::uint64_t pins = 0;
     for (const auto &[first, count] : slot_ranges())
@@ -176,7 +189,7 @@ void CacheControl::shrink(std::uint64_t max_slabs) {
                "%llu pages are pinned or being written, spread over its chunks. What could be "
                "evicted was; try again when they have ended.",
                block_.name,
-               static_cast<unsigned long long>(assigned_slabs_ * fmt::kDataSlab >> 20),
+               static_cast<unsigned long long>(held_slabs() * fmt::kDataSlab >> 20),
                static_cast<unsigned long long>(pins)));
 }
 

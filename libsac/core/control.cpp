@@ -83,6 +83,7 @@ void CacheControl::add_chunk(std::uint64_t position, std::uint32_t part, std::ui
     index_->set_chunk(position, offset);
     chunk_part_[position] = static_cast<std::uint8_t>(part);
     assigned_slabs_ += shape_[part].slabs;
+    dead_slabs_ += dead_slabs(position);
     make_lists(shape_[part].pages, part);
     slots_[part] += shape_[part].pages;
     // Readers of a large index wait for address translation more than for anything else.
@@ -109,8 +110,9 @@ bool CacheControl::grow(std::uint32_t part) {
     // back for the other.
     const std::uint32_t other = part == kBodyPart ? kTailPart : kBodyPart;
     const std::uint64_t need_slabs =
-        shape.slabs + (slots_[other] == 0 ? std::uint64_t{shape_[other].slabs} : 0);
-    if (assigned_slabs_ + need_slabs > max_slabs_ ||
+        shape.slabs +
+        (slots_[other] == dead_slots_[other] ? std::uint64_t{shape_[other].slabs} : 0);
+    if (held_slabs() + need_slabs > max_slabs_ ||
         media_.free_bytes() / fmt::kDataSlab < need_slabs)
         return false;
     while (next_chunk_ < chunk_part_.size() && chunk_part_[next_chunk_] != kNoChunk)
@@ -148,7 +150,7 @@ bool CacheControl::grow(std::uint32_t part) {
 
 void CacheControl::free_slot(std::uint32_t slot, std::uint32_t part) noexcept {
     if (dead(slot, part))
-        ++dead_slots_;  // never given out again
+        ++dead_slots_[part];  // never given out again
     else
         free_[part].push_back(slot);
 }
@@ -157,6 +159,26 @@ bool CacheControl::dead(std::uint32_t slot, std::uint32_t part) const noexcept {
     const FaultGuard &guard = media_.data().guard();
     return guard.faults() != 0 &&
            guard.any_dead(page_offset(slot, part), geometry_.part_bytes[part]);
+}
+
+std::uint64_t CacheControl::dead_slabs(std::uint64_t position) const noexcept {
+    const FaultGuard &guard = media_.data().guard();
+    if (guard.faults() == 0)
+        return 0;
+    const std::uint32_t part = chunk_part_[position];
+    const std::uint64_t at =
+        page_offset(static_cast<std::uint32_t>(position * block_.chunk_slots), part);
+    std::uint64_t n = 0;
+    for (std::uint64_t i = 0; i < shape_[part].slabs; ++i)
+        n += guard.dead(at + i * fmt::kDataSlab);
+    return n;
+}
+
+void CacheControl::count_dead_slabs() noexcept {
+    dead_slabs_ = 0;
+    for (std::uint64_t c = 0; c < chunk_part_.size(); ++c)
+        if (chunk_part_[c] != kNoChunk)
+            dead_slabs_ += dead_slabs(c);
 }
 
 // Not while a reader who pinned the page before it was forced out may be at it.
@@ -242,7 +264,7 @@ void CacheControl::fill(sac_ns_stats &out) const {
     out = stats_;
     out.pages = committed_[kBodyPart], out.tails = committed_[kTailPart];
     out.reserved = held_.size();
-    out.quarantined = dead_slots_;
+    out.quarantined = dead_slots_[kBodyPart] + dead_slots_[kTailPart];
     for (const auto &[slot, held] : held_)
         out.quarantined += held.expired;
     const auto tables = pins_;
@@ -279,7 +301,7 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> CacheControl::slot_ranges()
 
 std::uint64_t CacheControl::assigned_bytes() const {
     const std::lock_guard lock(mutex_);
-    return assigned_slabs_ * fmt::kDataSlab;
+    return held_slabs() * fmt::kDataSlab;
 }
 
 std::uint64_t CacheControl::retire() {

@@ -41,9 +41,10 @@ public:
     // Tables that clients of an earlier incarnation use still: what they pin stays, what they
     // write stays theirs. To be called before anything is reserved or evicted.
     void adopt(std::span<const std::shared_ptr<PinTable>> tables);
-    // So many slabs, and slots, from now on. Evicts where that is less than it holds, and
-    // throws Error(SAC_E_BUSY) where pins are in the way. A larger index revokes all views.
-    void resize(std::uint64_t max_slabs, std::uint64_t capacity);
+    // So many slabs from now on, and an index for them; what lies on dead memory does not
+    // count. Evicts where that is less than it holds, and throws Error(SAC_E_BUSY) where pins
+    // are in the way. A larger index revokes all views.
+    void resize(std::uint64_t max_slabs);
     // Another index of the same content: all views are old, and nothing is granted in them.
     void renew_index();
     // Who has a view asks for another, and is told what has changed.
@@ -68,11 +69,13 @@ public:
 
     std::uint64_t evict(std::uint64_t count);
     void verify(std::uint64_t &checked, std::uint64_t &dropped);
-    // Takes the pages of dead blocks out of the index, for ever; how many.
+    // Takes the pages of dead blocks out of the index, for ever; how many. Their slabs do not
+    // count any more: the index grows, and revokes all views, where others may be had instead.
     std::uint64_t drop_dead();
 
     void events(std::uint64_t &next, sac_event *out, std::uint64_t &count, std::uint64_t &lost);
     void fill(sac_ns_stats &out) const;
+    // Of slabs held, but for those on dead memory.
     std::uint64_t assigned_bytes() const;
     // Pinned or reserved parts. 0: from now on nothing is reserved, evicted or checked, so that
     // the slabs can be given to others.
@@ -125,7 +128,14 @@ private:
     void add_counters(const PinTable &pins, sac_ns_stats &out) const noexcept;
     void revoke_all() noexcept;
     void replace_index(std::uint64_t capacity);
+    void make_positions(std::uint64_t max_slabs);
+    void trim(std::uint64_t max_slabs);
     void shrink(std::uint64_t max_slabs);
+    // Slabs that count against the quota.
+    std::uint64_t held_slabs() const noexcept { return assigned_slabs_ - dead_slabs_; }
+    // Of a chunk: how many of its slabs lie on dead memory.
+    std::uint64_t dead_slabs(std::uint64_t position) const noexcept;
+    void count_dead_slabs() noexcept;
     void make_room(const Want &want);
     // Whether so many pages can leave, by a short look at the coldest ones; false: not known.
     bool enough(std::uint32_t part, std::uint64_t count) const noexcept;
@@ -185,13 +195,13 @@ private:
     std::vector<std::shared_ptr<PinTable>> pins_;
     std::array<std::unique_ptr<EvictionPolicy>, 2> policy_;
     std::array<std::vector<std::uint32_t>, 2> free_;
-    std::array<std::uint64_t, 2> committed_{}, slots_{};
+    std::array<std::uint64_t, 2> committed_{}, slots_{}, dead_slots_{};
     std::vector<std::uint64_t> header_slabs_;  // offset in the metadata extent, by position
     std::vector<std::uint8_t> chunk_part_;     // by position: 0, 1, or kNoChunk
     std::vector<std::uint32_t> limbo_;         // forced out while pinned
     std::unordered_map<std::uint32_t, Held> held_;
-    Clock::time_point next_deadline_ = Clock::time_point::max();
-    std::uint64_t assigned_slabs_ = 0, next_chunk_ = 0, clock_ = 0, dead_slots_ = 0,
+    Clock::time_point next_deadline_ = Clock::time_point::max(), next_trim_;
+    std::uint64_t assigned_slabs_ = 0, dead_slabs_ = 0, next_chunk_ = 0, clock_ = 0,
                   faults_seen_ = 0;
     bool metadata_full_ = false, retired_ = false;
     std::vector<std::uint64_t> tokens_;

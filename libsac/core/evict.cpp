@@ -219,8 +219,11 @@ std::uint64_t CacheControl::drop_dead() {
     force_out(victims);
     // Nobody is to be given what was free.
     for (const std::uint32_t part : {kBodyPart, kTailPart})
-        dead_slots_ +=
+        dead_slots_[part] +=
             std::erase_if(free_[part], [&](std::uint32_t slot) { return dead(slot, part); });
+    count_dead_slabs();
+    if (!media_.all_lost())
+        make_positions(max_slabs_);
     faults_seen_ = faults;
     return victims.size();
 }

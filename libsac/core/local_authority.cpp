@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "error.hpp"
+
 namespace sac {
 namespace {
 
@@ -35,10 +37,15 @@ std::shared_ptr<View> LocalAuthority::view() {
     return view_;
 }
 
-std::vector<Reservation> LocalAuthority::reserve(const std::shared_ptr<View> &,
+std::vector<Reservation> LocalAuthority::reserve(const std::shared_ptr<View> &view,
                                                  std::uint64_t bodies, std::uint64_t tails,
                                                  std::uint64_t deadline_ms) {
-    return control_.reserve(bodies, tails, from_now(deadline_ms));
+    auto held = control_.reserve(bodies, tails, from_now(deadline_ms));
+    if (view->revoked()) {  // its index may not know their chunks
+        control_.abort(held);
+        throw Error(SAC_E_STALE, "view", "the namespace has a new view");
+    }
+    return held;
 }
 
 void LocalAuthority::renew(View &, std::span<const Reservation> held,

@@ -372,6 +372,7 @@ void Media::unlock() noexcept {
 void Media::take(bool shared) {
     const std::lock_guard lock(mutex_);
     check_writable();
+    shared_.store(shared, std::memory_order_relaxed);
     set_served(shared);
     super_.minor = std::max(super_.minor, fmt::kMinor);
     // Of an extension that was cut off before its superblock: no table of ours.
@@ -403,20 +404,6 @@ void Media::set_served(bool served) noexcept {
         super_.flags |= fmt::kServed;
     else
         super_.flags &= ~static_cast<std::uint32_t>(fmt::kServed);
-}
-
-void Media::check_writable() const {
-    if (meta_->guard().faults() == 0)
-        return;
-    const std::string &name = meta_->extents().front().name;
-    const std::uint64_t at = meta_->guard().next_dead(0);
-    throw Error(SAC_E_MEDIA, name,
-                format("metadata of the pool at offset %" PRIu64
-                       " of %s is dead: the device or file behind it has gone or is "
-                       "damaged. The pool cannot be changed any more: close it, and open it "
-                       "again or create it anew.",
-                       at, name.c_str()),
-                0, at);
 }
 
 }  // namespace sac

@@ -125,6 +125,9 @@ public:
     void lose(std::uint32_t extent);
     // Slabs of the data that are bad and nobody's: extent and number.
     std::vector<std::pair<std::uint32_t, std::uint64_t>> out_of_use() const;
+    // How many lie on dead memory, whoever has them, and are not counted as free.
+    std::uint64_t dead_slabs() const;
+    bool all_lost() const;
     // SAC_E_MEDIA where all data extents are lost.
     void check_room() const;
 
@@ -162,6 +165,7 @@ private:
     std::uint64_t first_generation_ = 0;
     std::atomic<std::uint64_t> next_generation_{0}, generation_limit_{0};
     std::atomic<bool> file_system_full_{false};
+    std::atomic<bool> shared_{false};  // served to other processes
     mutable std::mutex mutex_;
 };
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "error.hpp"
+#include "namespace_block.hpp"
 #include "sha256.hpp"
 
 namespace sac {
@@ -109,11 +110,11 @@ void Namespace::info(sac_ns_info &out) const {
     out.geometry.body_bytes = block_.body_bytes, out.geometry.tail_bytes = block_.tail_bytes;
     out.geometry.tail_pages = geometry_.tail_pages;
     std::memcpy(out.geometry.hash, block_.layout_hash, sizeof out.geometry.hash);
-    out.max_bytes = block_.quota();
     out.assigned_bytes = authority_->assigned_bytes();
-    const auto view = authority_->view();
+    const auto view = authority_->view();  // a new one brings the quota up to date
+    out.max_bytes = block_.quota();
     out.index_bytes = view->index().bytes();
-    out.capacity_pages = view->index().capacity();
+    out.capacity_pages = page_capacity(block_, view->data());
     out.uid = block_.uid, out.gid = block_.gid;
     out.mode = block_.mode ? block_.mode : fmt::kPrivate, out.policy = block_.policy;
 }

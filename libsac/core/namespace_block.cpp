@@ -60,11 +60,29 @@ std::uint64_t slab_limit(const fmt::NamespaceBlock &b, const Media &media) {
     return b.max_bytes == 0 ? all : std::min(all, (b.max_bytes - 1) / fmt::kDataSlab + 1);
 }
 
-std::uint64_t slot_capacity(const fmt::NamespaceBlock &b, const Media &media) {
+std::uint64_t slot_capacity(const fmt::NamespaceBlock &b, std::uint64_t slabs) {
     const std::uint32_t least =
         b.tail_slabs ? std::min(b.body_slabs, b.tail_slabs) : b.body_slabs;
-    const std::uint64_t chunks = std::max<std::uint64_t>(1, slab_limit(b, media) / least);
+    const std::uint64_t chunks = std::max<std::uint64_t>(1, slabs / least);
     return std::min(chunks, std::uint64_t{kNoSlot - 1} / b.chunk_slots) * b.chunk_slots;
+}
+
+std::uint64_t slot_capacity(const fmt::NamespaceBlock &b, const Media &media) {
+    return slot_capacity(b, slab_limit(b, media));
+}
+
+std::uint64_t page_capacity(const fmt::NamespaceBlock &b, const Mapping &data) {
+    std::uint64_t slabs = 0;
+    for (const Extent &e : data.extents()) {
+        slabs += e.bytes / fmt::kDataSlab - 1;
+        const std::uint64_t end = e.offset + e.bytes / fmt::kDataSlab * fmt::kDataSlab;
+        for (std::uint64_t at = data.guard().next_dead(e.offset + fmt::kDataSlab); at < end;
+             at = data.guard().next_dead(at + fmt::kDataSlab))
+            --slabs;
+    }
+    if (const std::uint64_t quota = b.quota(); quota != 0)
+        slabs = std::min(slabs, (quota - 1) / fmt::kDataSlab + 1);
+    return (slabs - std::min<std::uint64_t>(slabs, b.tail_slabs)) / b.body_slabs * b.body_pages;
 }
 
 std::uint64_t slot_capacity(const fmt::NamespaceBlock &b, const Media &media,

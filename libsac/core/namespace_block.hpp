@@ -24,9 +24,14 @@ std::uint64_t seal_block(fmt::NamespaceBlock &block) noexcept;
 
 // Slabs it may hold, and slot numbers it may come to use.
 std::uint64_t slab_limit(const fmt::NamespaceBlock &block, const Media &media);
+std::uint64_t slot_capacity(const fmt::NamespaceBlock &block, std::uint64_t slabs);
 std::uint64_t slot_capacity(const fmt::NamespaceBlock &block, const Media &media);
 // At least so many that the chunks it has fit: a quota may have been larger once.
 std::uint64_t slot_capacity(const fmt::NamespaceBlock &block, const Media &media,
                             const Owned &owned);
+
+// Pages that fit under its quota into the pool's living memory, were that its alone, beside one
+// chunk of tails.
+std::uint64_t page_capacity(const fmt::NamespaceBlock &block, const Mapping &data);
 
 }  // namespace sac

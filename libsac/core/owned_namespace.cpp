@@ -44,7 +44,7 @@ void OwnedNamespace::resize(std::uint64_t max_bytes) {
                     format("namespace '%s': a quota of %" PRIu64
                            " bytes is too small: one page needs %" PRIu64 " MiB",
                            block_.name, max_bytes, least * fmt::kDataSlab >> 20));
-    control_->resize(slabs, slot_capacity(wanted, *media_));
+    control_->resize(slabs);
     SAC_STOP("resize.room");
     block_.set_quota(max_bytes);
     write_block();
@@ -63,7 +63,7 @@ void OwnedNamespace::pool_grows() {
 
 void OwnedNamespace::pool_grew() {
     const std::lock_guard lock(resizing_);
-    control_->resize(slab_limit(block_, *media_), slot_capacity(block_, *media_));
+    control_->resize(slab_limit(block_, *media_));
 }
 
 std::shared_ptr<OwnedNamespace>

@@ -148,6 +148,8 @@ void CacheControl::recover(const Owned &owned, bool rebooted) {
                 free_slot(slot, chunk_part_[c]);
         }
     }
+    count_dead_slabs();
+    make_positions(max_slabs_);
 }
 
 }  // namespace sac

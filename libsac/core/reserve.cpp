@@ -30,8 +30,9 @@ void CacheControl::no_space(const Want &want, std::uint64_t pins) const {
     for (const auto &[slot, held] : held_)
         expired += held.expired;
     const std::uint64_t free = media_.free_bytes() / fmt::kDataSlab;
-    const std::uint64_t others =
-        media_.slab_count() - free - assigned_slabs_ - media_.out_of_use().size();
+    // Memory may have died that is not looked at yet, and is counted twice here.
+    const std::uint64_t all = media_.slab_count();
+    const std::uint64_t others = all - std::min(all, free + held_slabs() + media_.dead_slabs());
     // What chunks enough for the request take, at least one of each part that there is.
     std::uint64_t least = 0;
     for (const std::uint32_t part : {kBodyPart, kTailPart})
@@ -40,20 +41,24 @@ void CacheControl::no_space(const Want &want, std::uint64_t pins) const {
     const auto mib = [](std::uint64_t slabs) { return slabs * fmt::kDataSlab >> 20; };
     const std::string quota =
         block_.quota() ? format(" of a quota of %" PRIu64 " MiB", mib(max_slabs_)) : "";
-    std::string why =
-        format("namespace '%s': no space for %" PRIu64 " pages and %" PRIu64
-               " tails: it holds %" PRIu64 " MiB%s with room for %" PRIu64 " pages and %" PRIu64
-               " tails; %" PRIu64 " are pinned, %zu are being written (%" PRIu64
-               " of them past their deadline), %" PRIu64
-               " lie on dead memory; other namespaces hold %" PRIu64 " MiB, %" PRIu64
-               " MiB are free. ",
-               block_.name, bodies, tails, mib(assigned_slabs_), quota.c_str(), slots_[0],
-               slots_[1], pins, held_.size(), expired, dead_slots_, mib(others), mib(free));
+    const std::string dead =
+        dead_slabs_ ? format("%" PRIu64 " MiB more lie on dead memory%s; ", mib(dead_slabs_),
+                             block_.quota() ? ", which the quota does not count" : "")
+                    : "";
+    std::string why = format(
+        "namespace '%s': no space for %" PRIu64 " pages and %" PRIu64
+        " tails: it holds %" PRIu64 " MiB%s with room for %" PRIu64 " pages and %" PRIu64
+        " tails; %" PRIu64 " are pinned, %zu are being written (%" PRIu64
+        " of them past their deadline); %sother namespaces hold %" PRIu64 " MiB, %" PRIu64
+        " MiB are free. ",
+        block_.name, bodies, tails, mib(held_slabs()), quota.c_str(),
+        slots_[kBodyPart] - dead_slots_[kBodyPart], slots_[kTailPart] - dead_slots_[kTailPart],
+        pins, held_.size(), expired, dead.c_str(), mib(others), mib(free));
     if (media_.file_system_full())
         why += "The file system of the pool is full: free some of it.";
     else if (metadata_full_)
         why += "The pool's metadata is full: create the pool with more metadata_bytes.";
-    else if (least > std::min(max_slabs_, assigned_slabs_ + free))
+    else if (least > std::min(max_slabs_, held_slabs() + free))
         why += others > 0 && block_.quota() == 0
                    ? "So much can never fit beside the other namespaces, which keep what they "
                      "have: drop one, give them quotas when you create them, or make the pool "
@@ -129,12 +134,10 @@ std::vector<std::uint64_t> CacheControl::candidates(std::uint32_t part, std::uin
     for (std::uint64_t c = 0; c < chunk_part_.size(); ++c) {
         if (chunk_part_[c] != part)
             continue;
-        ++chunks;
-        const std::uint64_t at =
-            page_offset(static_cast<std::uint32_t>(c * block_.chunk_slots), part);
+        const std::uint64_t dead = dead_slabs(c);
+        chunks += dead < shape_[part].slabs;
         // A slot that is neither free nor committed is held, waits for a reader, or is dead.
-        if (s.chunks[c].pinned == 0 && s.chunks[c].there == shape_[part].pages &&
-            !media_.data().guard().any_dead(at, shape_[part].slabs * fmt::kDataSlab))
+        if (s.chunks[c].pinned == 0 && s.chunks[c].there == shape_[part].pages && dead == 0)
             all.push_back(c);
     }
     std::stable_sort(all.begin(), all.end(), [&](std::uint64_t a, std::uint64_t b) {
@@ -207,7 +210,7 @@ void CacheControl::convert(std::uint32_t part, const Want &want, Survey &s) {
     const std::uint64_t lack = want[part] - s.avail[part];
     const std::uint64_t need = ((lack - 1) / shape.pages + 1) * shape.slabs;
     const std::uint64_t spare = std::min(media_.free_bytes() / fmt::kDataSlab,
-                                         max_slabs_ - std::min(max_slabs_, assigned_slabs_));
+                                         max_slabs_ - std::min(max_slabs_, held_slabs()));
     if (coldest.size() * shape_[other].slabs + spare < need)
         no_space(want, s.pinned);
     while (s.avail[part] < want[part]) {
@@ -231,7 +234,7 @@ void CacheControl::quick_refusal(const Want &want) const {
     for (const auto &[first, count] : slot_ranges())
         pins += pins_[0]->pinned_slots(first, count);
     // Those of readers who came too late for the page do not count.
-    std::uint64_t late = dead_slots_;
+    std::uint64_t late = dead_slots_[kBodyPart];
     for (const std::uint32_t slot : free_[kBodyPart])
         late += pinned(slot);
     for (const std::uint32_t slot : limbo_)
@@ -286,7 +289,13 @@ std::vector<Reservation> CacheControl::reserve(std::uint64_t bodies, std::uint64
                     format("namespace '%s' has grown: attach it anew", block_.name));
     media_.check_writable();
     media_.check_room();
-    sweep(Clock::now());
+    const auto now = Clock::now();
+    sweep(now);
+    // Memory that was lost is there again, beside what was taken in its place.
+    if (held_slabs() > max_slabs_ && now >= next_trim_) {
+        trim(max_slabs_);
+        next_trim_ = now + std::chrono::seconds(1);  // pins may be in the way for long
+    }
     const Want want{bodies, tails};
     std::vector<Reservation> out;
     out.reserve(bodies + tails);

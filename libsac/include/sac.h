@@ -245,9 +245,9 @@ typedef struct sac_ns_info {
     uint32_t plane_count;
     sac_geometry geometry;
     uint64_t max_bytes;
-    uint64_t assigned_bytes; /* slabs held */
-    uint64_t index_bytes;    /* of memory for capacity_pages */
-    uint64_t capacity_pages;
+    uint64_t assigned_bytes; /* slabs held, but for those on dead memory */
+    uint64_t index_bytes;    /* of memory of its index */
+    uint64_t capacity_pages; /* that fit under the quota, were the pool its alone */
     uint32_t uid, gid, mode; /* owner, group, permission bits */
     uint32_t policy;         /* of eviction; 0: least recently used */
 } sac_ns_info;

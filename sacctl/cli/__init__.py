@@ -20,7 +20,10 @@ _NOUNS = {
         "sacctl.cli.device:device",
         "CXL memory devices: what is there, and what can be done with it.",
     ),
-    "pool": ("sacctl.cli.pool:pool", "Create, list, extend and destroy pools."),
+    "pool": (
+        "sacctl.cli.pool:pool",
+        "Plan, create, adopt, assemble, list, extend and destroy pools.",
+    ),
     "namespace": ("sacctl.cli.namespace:namespace", "Namespaces of a pool: who gets what."),
     "client": ("sacctl.cli.client:client", "Processes that use the pools."),
     "daemon": ("sacctl.cli.daemon:daemon", "Run the daemon, ask how it is, reload it."),

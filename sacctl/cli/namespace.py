@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sacctl.cli.base import Group
 from sacctl.cli.context import app
 from sacctl.cli.namespace_isolated import create_isolated, destroyed_isolated, ids
 from sacctl.cli.options import Mode, Size, assume_yes, dry_run, namespace_name, pool_option
-from sacctl.errors import NotFoundError, PartlyError, UsageError, from_libsac
+from sacctl.errors import CtlError, NotFoundError, PartlyError, UsageError, from_libsac
 
 __all__ = ["namespace"]
 
@@ -238,6 +239,12 @@ def verify(name: str, pool: str | None, dry_run: bool) -> None:
     facts.add("checked", f"{answer['checked']:,} parts of pages")
     facts.add("dropped", f"{answer['dropped']:,}")
     state.emit("namespace.verify", answer, lambda: [facts])
+    with suppress(CtlError):  # it may have gone meanwhile
+        if not state.call("namespace.show", pool=where, name=name)["namespace"]["checksum"]:
+            state.say(
+                f"namespace {where}/{name} keeps no checksums of its rows: only headers were "
+                "checked"
+            )
     if answer["dropped"]:
         lost = f"{answer['dropped']} parts of pages were wrong and are gone"
         state.say(f"{lost}. next: sacctl health")

@@ -64,7 +64,9 @@ def offline(record: Record, running: bool, boot: str = "") -> PoolRecord:
                 "free_bytes": 0,
                 "lost": "",
             }
-            for index, (path, size) in enumerate(zip(record.data, record.sizes, strict=True))
+            for index, (path, size) in enumerate(
+                zip(record.data, record.data_bytes(), strict=True)
+            )
         ],
     }
     if record.cxl is not None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,7 @@ from sacctl.cli.base import Group
 from sacctl.cli.context import App, app
 from sacctl.cli.options import Size, assume_yes, dry_run, pool_name
 from sacctl.cli.pool_answers import answer, lost, ours, shown
-from sacctl.errors import UsageError
+from sacctl.errors import CtlError, UsageError
 
 if TYPE_CHECKING:
     from sacctl.pool.cxl_destroy import CxlDestroyed
@@ -49,7 +50,7 @@ _emulate = click.option(
 
 @click.group(cls=Group, no_args_is_help=True, lazy=_MORE)
 def pool() -> None:
-    """Create, list, extend and destroy pools."""
+    """Plan, create, adopt, assemble, list, extend and destroy pools."""
 
 
 @pool.command(epilog=_EXAMPLES)
@@ -166,7 +167,26 @@ def list_() -> None:
     found = all_pools(state)
     state.emit("pool.list", {"pools": found}, lambda: [pool_table(found)] if found else [])
     if not found:
-        state.say("no pools. next: sacctl pool create --emulate 1G")
+        state.say(f"no pools. next: {_first_pool(state)}")
+
+
+def _first_pool(state: App) -> str:
+    """What to do for a first pool: of CXL devices, where some can be used."""
+    from sacctl.cxl.read import read
+    from sacctl.cxl.rules import check_device
+
+    ordinary = "sacctl pool create --emulate 1G"
+    try:
+        topology = read(state.sysfs)
+    except (CtlError, OSError):
+        return ordinary
+    for memdev in topology.memdevs:
+        with suppress(CtlError):
+            check_device(topology, memdev)
+            return f"sacctl pool plan shows a pool of the CXL devices; or {ordinary}"
+    if topology.memdevs or topology.dax:
+        return f"sacctl device list says what can be adopted; or {ordinary}"
+    return ordinary
 
 
 @pool.command()

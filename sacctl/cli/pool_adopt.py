@@ -174,13 +174,25 @@ def _assembled(state: App, name: str, dry_run: bool, until: float) -> dict[str, 
             f"pool {name}: its memory had lost its content, as without power; it is a new, "
             "empty pool now"
         )
+    if done.checked and not dry_run:
+        pages = "" if done.pages is None else f"; {_count(done.pages)} now"
+        state.say(
+            f"pool {name}: its memory was away, so only pages with a checksum that holds were "
+            f"kept{pages}"
+        )
     return {
         "pool": name,
         "changed": done.changed,
         "formatted": done.formatted,
+        "checked": done.checked,
+        "pages": done.pages,
         "served": done.served,
         "steps": done.steps,
     }
+
+
+def _count(pages: int) -> str:
+    return "there is 1 page" if pages == 1 else f"there are {pages or 'no'} pages"
 
 
 def _emit(state: App, done: list[dict[str, Any]], dry_run: bool) -> None:

@@ -85,12 +85,13 @@ def _chosen(
 def _record(made: PoolPlan, chosen: list[Memdev]) -> dict[str, Any]:
     """The plan as data; sizes in bytes."""
     from sacctl.pool.cxl_spec import divide
+    from sacctl.pool.record import SUPERBLOCK
 
     parts = divide("plan", [region.bytes for region in made.regions], 0, True)
     identity = {memdev.name: memdev.identity for memdev in chosen}
     return {
         "bytes": made.bytes,
-        "data_bytes": sum(part[0] for part in parts),
+        "data_bytes": sum(part[0] - SUPERBLOCK for part in parts),
         "metadata_bytes": parts[0][1],
         "regions": [
             {

@@ -173,7 +173,7 @@ def _region(topology: Topology, use: Use) -> Iterator[Condition]:
         return  # memory without a region
     on = f"{use.pool} {use.region}"
     region = topology.region(use.region)
-    hint = f"sacctl pool assemble {use.pool}"
+    hint = _assemble(topology, use)
     if region is None:
         yield Condition("SAC507", on, f"{use.region} of pool {use.pool} is not there", hint)
         return
@@ -192,6 +192,14 @@ def _region(topology: Topology, use: Use) -> Iterator[Condition]:
         )
 
 
+def _assemble(topology: Topology, use: Use) -> str:
+    """What helps; while devices are away it would only fail."""
+    there = {memdev.identity for memdev in topology.memdevs}
+    away = [d for d in use.devices if d not in there and not d.startswith("hmem:")]
+    when = "when its devices are back: " if away else ""
+    return f"{when}sacctl pool assemble {use.pool}"
+
+
 def _dax(sysfs: Sysfs, topology: Topology, use: Use, name: str) -> Iterator[Condition]:
     on = f"{use.pool} {name}"
     wanted = "device_dax" if use.mode == "devdax" else "kmem"
@@ -201,7 +209,7 @@ def _dax(sysfs: Sysfs, topology: Topology, use: Use, name: str) -> Iterator[Cond
             "SAC508",
             on,
             f"{name} of pool {use.pool} is not there",
-            f"sacctl pool assemble {use.pool}",
+            _assemble(topology, use),
         )
         return
     if device.driver != wanted:
@@ -209,7 +217,7 @@ def _dax(sysfs: Sysfs, topology: Topology, use: Use, name: str) -> Iterator[Cond
             "SAC508",
             on,
             f"{name} of pool {use.pool} has {device.driver or 'no driver'}, and needs {wanted}",
-            f"sacctl pool assemble {use.pool}",
+            _assemble(topology, use),
         )
     if use.mode != "devdax":
         return

@@ -57,16 +57,22 @@ class _Driver(Step):
 
 class Unbind(_Driver):
     """From whatever has it; nothing where nothing has. kmem is taken away only when no memory
-    block is online (leak: even then). Undone, the driver has it again."""
+    block is online (leak: even then). Undone, the driver has it again.
 
-    def __init__(self, sysfs: Sysfs, name: Callable[[], str], *, leak: bool = False) -> None:
+    expected: the driver that a step before this one gives it, for a plan.
+    """
+
+    def __init__(
+        self, sysfs: Sysfs, name: Callable[[], str], *, leak: bool = False, expected: str = ""
+    ) -> None:
         super().__init__(sysfs, name)
         self._leak = leak
+        self._expected = expected
         self._from = ""
 
     @property
     def what(self) -> str:
-        driver = self._from or driver_of(self._sysfs, self._name())
+        driver = self._from or self._expected or driver_of(self._sysfs, self._name())
         if not driver:
             return f"unbind the driver of {self._name()}, if there is one"
         return echo(f"{DRIVERS}/{driver}/unbind", self._name())

@@ -14,7 +14,7 @@ from sacctl.cxl.read_attrs import by_number
 from sacctl.cxl.regionplan import RegionPlan, plan_region
 from sacctl.cxl.room import assume
 from sacctl.cxl.sizes import UNIT, size_option, size_text
-from sacctl.errors import UsageError
+from sacctl.errors import RefusedError, UsageError
 
 __all__ = ["PoolPlan", "RegionPlan", "plan_pool", "plan_region"]
 
@@ -59,7 +59,7 @@ def plan_pool(
     try:
         one = plan_region(topology, memdevs, bytes=bytes, granularity=granularity)
         return _pool(topology, memdevs, [one], [])
-    except UsageError as error:
+    except (UsageError, RefusedError) as error:
         one_error = error
     # What was asked for is the fault where one region would do without it: say so, rather
     # than make something else of it.
@@ -71,8 +71,8 @@ def plan_pool(
         raise one_error
     try:
         regions = _sized(topology, sets, bytes, granularity)
-    except UsageError as error:
-        raise UsageError(
+    except (UsageError, RefusedError) as error:
+        raise type(error)(
             f"{one_error.message}; and as {len(sets)} regions: {error.message}",
             object=error.object or one_error.object,
             hint=error.hint or one_error.hint,
@@ -89,7 +89,7 @@ def _is_possible(topology: Topology, memdevs: Sequence[Memdev]) -> bool:
     """Whether all the devices can be one region."""
     try:
         plan_region(topology, memdevs)
-    except UsageError:
+    except (UsageError, RefusedError):
         return False
     return True
 
@@ -179,7 +179,7 @@ def _least(
         return plan_region(
             topology, memdevs, bytes=UNIT * len(memdevs), granularity=granularity
         )
-    except UsageError:
+    except (UsageError, RefusedError):
         return None
 
 

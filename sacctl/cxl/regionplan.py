@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from sacctl.cxl import positions, rules
 from sacctl.cxl.model import Memdev, RootDecoder, Topology
 from sacctl.cxl.sizes import UNIT, size_text
-from sacctl.errors import UsageError
+from sacctl.errors import RefusedError, UsageError
 
 __all__ = ["GRANULARITY", "RegionPlan", "plan_region"]
 
@@ -63,17 +63,18 @@ def plan_region(
         as_given: the devices are by position already, as a record says; a position that the
             window does not allow is an error.
 
-    Raises UsageError with the kernel's rule that forbids it and what would be valid.
+    Raises UsageError with the kernel's rule that forbids it and what would be valid;
+    RefusedError where other regions are in the way now.
     """
     if not memdevs:
         raise UsageError("a region needs at least one device", hint="sacctl device list")
     for memdev in memdevs:
         rules.check_device(topology, memdev)
-    refused: list[tuple[RootDecoder, UsageError]] = []
+    refused: list[tuple[RootDecoder, UsageError | RefusedError]] = []
     for root in _by_preference(topology, memdevs):
         try:
             return _in_window(topology, root, memdevs, bytes, granularity, as_given)
-        except UsageError as error:
+        except (UsageError, RefusedError) as error:
             refused.append((root, error))
     raise _no_window(topology, memdevs, refused)
 
@@ -153,8 +154,10 @@ def _by_preference(topology: Topology, memdevs: Sequence[Memdev]) -> list[RootDe
 
 
 def _no_window(
-    topology: Topology, memdevs: Sequence[Memdev], refused: list[tuple[RootDecoder, UsageError]]
-) -> UsageError:
+    topology: Topology,
+    memdevs: Sequence[Memdev],
+    refused: list[tuple[RootDecoder, UsageError | RefusedError]],
+) -> UsageError | RefusedError:
     names = positions.names_of(memdevs)
     if not refused:
         return UsageError(
@@ -170,10 +173,11 @@ def _no_window(
     best = (reached or refused)[:3]
     if len(best) == 1 or len({str(error) for _, error in best}) == 1:
         root, error = best[0]
-        return UsageError(
+        return type(error)(
             f"{names}: {error.message}", object=error.object or root.name, hint=error.hint
         )
-    return UsageError(
+    kinds = {type(error) for _, error in best}
+    return (kinds.pop() if len(kinds) == 1 else UsageError)(
         f"no window takes a region of {names}: "
         + "; ".join(error.message for _, error in best),
         object=names,

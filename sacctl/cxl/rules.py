@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sacctl.cxl import positions
-from sacctl.cxl.model import EndpointDecoder, Memdev, RootDecoder, Topology
+from sacctl.cxl.model import EndpointDecoder, Memdev, Region, RootDecoder, Topology
 from sacctl.cxl.room import first_fit, takes, used_decoders
 from sacctl.cxl.sizes import UNIT, size_option, size_text
-from sacctl.errors import UsageError
+from sacctl.errors import RefusedError, UsageError
 
 __all__ = [
     "GRANULARITIES",
     "WAYS",
+    "above",
     "check",
     "check_device",
     "check_granularity",
@@ -40,7 +41,8 @@ def check(
 ) -> None:
     """Whether the kernel will make the region: these devices, by position, in that window.
 
-    size: bytes of the region. Raises UsageError with the rule and the valid alternatives.
+    size: bytes of the region. Raises UsageError with the rule and the valid alternatives;
+    RefusedError where regions that are there now stand in its way.
     """
     if not memdevs:
         raise UsageError("a region needs at least one device")
@@ -235,7 +237,7 @@ def _check_ports(topology: Topology, memdevs: Sequence[Memdev]) -> None:
         used = used_decoders(topology, name)
         if port is not None and port.decoders and len(used) >= port.decoders:
             its = "its only one is" if port.decoders == 1 else f"its {port.decoders} are"
-            raise UsageError(
+            raise RefusedError(
                 f"{port.kind} {name} ({port.at}) has no decoder free: {its} used by "
                 f"{', '.join(used)}",
                 object=name,
@@ -243,22 +245,32 @@ def _check_ports(topology: Topology, memdevs: Sequence[Memdev]) -> None:
             )
 
 
-def _check_addresses(
+def above(
     topology: Topology, root: RootDecoder, memdevs: Sequence[Memdev], size: int
-) -> None:
-    """Regions on one port must be made in the order of their addresses ("HPA order")."""
+) -> tuple[int, list[Region]]:
+    """Where a region of so many bytes of the window would lie, and the regions above it that
+    share a port with the devices: while there are any, the kernel refuses it. 0 and none
+    where addresses are hidden."""
     start = first_fit(topology, root, size)
     if start is None:
-        return
+        return 0, []
     later = [
         r
         for r in topology.regions
         if r.start is not None and r.start > start and takes(topology, r, memdevs)
     ]
+    return start, later
+
+
+def _check_addresses(
+    topology: Topology, root: RootDecoder, memdevs: Sequence[Memdev], size: int
+) -> None:
+    """Regions on one port must be made in the order of their addresses ("HPA order")."""
+    start, later = above(topology, root, memdevs, size)
     if later:
         first = later[0]
         shared = takes(topology, first, memdevs)
-        raise UsageError(
+        raise RefusedError(
             f"{root.name} would place the region at {start:#x}, below {first.name} at "
             f"{first.start:#x}, and both need {shared}: decoders are programmed in the order "
             'of addresses ("HPA order")',

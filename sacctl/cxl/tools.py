@@ -81,7 +81,9 @@ def ask(
     """
     program = shutil.which("cxl")
     if program is None:
-        return Readings(note="the program cxl is not installed")
+        return Readings(
+            note="the program cxl is not installed (Debian 13: cxl, Debian 12: ndctl)"
+        )
     only = ["-m", memdev] if memdev else []
     base = [program, "list", "-M"]
     # A version that does not know an option refuses all: the next asks for less.

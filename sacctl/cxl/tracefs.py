@@ -47,6 +47,8 @@ class Trace:
     def __enter__(self) -> Self:
         mount = next((m for m in MOUNTS if self._sysfs.exists(f"{m}/instances")), "")
         if not mount:
+            if self._sysfs.simulated:
+                raise NotFoundError("a simulated machine has no trace of CXL events")
             if os.geteuid() != 0:
                 raise DeniedError("only root may read the kernel's trace", object=MOUNTS[0])
             raise NotFoundError(

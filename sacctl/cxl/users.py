@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,14 +18,16 @@ from sacctl.cxl.sysfs import Sysfs
 from sacctl.errors import RefusedError
 from sacctl.pool.steps import Step
 
-__all__ = ["RefuseUsed", "holders", "refuse_used"]
+__all__ = ["RefuseUsed", "holders", "program", "refuse_used", "way_out"]
+
+DAEMON = "the daemon"
 
 _PROC = Path("/proc")  # of this machine also where the tree is simulated: users are real
 
 
 def holders(sysfs: Sysfs, name: str) -> list[str]:
-    """Processes that have the dax device open or mapped: "process 123 (python3)". Other
-    users' processes are seen by root only."""
+    """Processes that have the dax device open or mapped: "process 123 (python3)",
+    "process 12 (the daemon)". Other users' processes are seen by root only."""
     try:
         there = sysfs.at(f"/dev/{name}").stat()
     except OSError:
@@ -34,10 +36,7 @@ def holders(sysfs: Sysfs, name: str) -> list[str]:
     found = []
     for process in _PROC.iterdir():
         if process.name.isdigit() and (_open(process, wanted) or _mapped(process, there)):
-            command = ""
-            with suppress(OSError):
-                command = (process / "comm").read_text().strip()
-            found.append(f"process {process.name} ({command})")
+            found.append(f"process {process.name} ({program(process)})")
     return sorted(found)
 
 
@@ -49,8 +48,29 @@ def refuse_used(sysfs: Sysfs, name: str) -> None:
         raise RefusedError(
             f"{name} is in use by {', '.join(found[:4])}{more}",
             object=name,
-            hint="end them, then try again",
+            hint=way_out(found),
         )
+
+
+def program(process: Path) -> str:
+    """What a process of /proc runs; "the daemon" for ours. "" where it has just ended."""
+    words: list[str] = []
+    with suppress(OSError):
+        words = (process / "cmdline").read_text(errors="replace").split("\0")
+    if any("sacctl" in word for word in words) and "daemon" in words and "run" in words:
+        return DAEMON
+    with suppress(OSError):
+        return (process / "comm").read_text().strip()
+    return ""
+
+
+def way_out(users: Iterable[str]) -> str:
+    """What an administrator can do about them, as a hint."""
+    daemon = [DAEMON in user for user in users]
+    if not any(daemon):
+        return "end them, then try again"
+    restart = "restart the daemon (systemctl restart sacd)"
+    return f"{restart}{'' if all(daemon) else ', and end the others'}; then try again"
 
 
 class RefuseUsed(Step):

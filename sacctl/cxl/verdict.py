@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from sacctl.cxl import rules
 from sacctl.cxl.adopt import Judgement
 from sacctl.cxl.model import Block, DaxDevice, Memdev, Region, RootDecoder, Topology
 from sacctl.cxl.tools import Reading
@@ -55,10 +56,28 @@ def judge(
     if pools or unread or regions_of(topology, memdev):
         held = _in_use(topology, memdev, pools, blocks or {}, sorted(unread), found)
         return _with_room(memdev, held)
-    return _taken(memdev) or _unreached(topology, memdev) or _usable(memdev)
+    return _taken(memdev) or _unreached(topology, memdev) or _usable(topology, memdev)
 
 
-def _usable(memdev: Memdev) -> Verdict:
+def _usable(topology: Topology, memdev: Memdev) -> Verdict:
+    """With what the kernel's order of addresses forbids while other regions are there."""
+    roots = [r for r in topology.roots if r.ram and memdev.host_bridge in r.targets]
+    stand = {r.name: rules.above(topology, r, [memdev], _LEAST)[1] for r in roots}
+    alone = [r for r in roots if 1 in rules.ways_of(r)]
+    if alone and all(stand[r.name] for r in alone):
+        regions = stand[alone[0].name]
+        names = ", ".join(r.name for r in regions)
+        lie = "lies" if len(regions) == 1 else "lie"
+        text = f"{names} {lie} above it: the kernel makes regions in the order of addresses"
+        if all(stand.values()):
+            return Verdict(
+                "unusable",
+                f"capacity unassigned, and {text}",
+                f"destroy {names}, and make it again behind",
+            )
+        return Verdict(
+            "usable", f"capacity unassigned; not alone, for {text}", "sacctl pool plan"
+        )
     return Verdict(
         "usable", "capacity unassigned", f"sacctl pool create NAME --devices {memdev.name}"
     )
@@ -215,9 +234,11 @@ def _taken(memdev: Memdev) -> Verdict | None:
     held = [d for d in memdev.decoders if d.dpa_bytes]
     if memdev.committed:
         locked = ", locked" if any(d.locked for d in memdev.decoders) else ""
+        one = memdev.committed == 1
+        decoders = f"{memdev.committed} of its decoders {'is' if one else 'are'}"
         return Verdict(
             "unusable",
-            f"{memdev.committed} of its decoders are programmed{locked} and there is no "
+            f"{decoders} programmed{locked} and there is no "
             "region: firmware or the kernel before a kexec did it; left alone",
             "a reset of the machine without kexec; else the firmware's setup",
         )

@@ -69,7 +69,7 @@ def extent_records(served: Served) -> list[ExtentRecord]:
     """Of a pool that is not served: what its record says, nothing assigned."""
     if served.pool is None:
         paths = served.record.data if served.record else ()
-        sizes = served.record.sizes if served.record else ()
+        sizes = served.record.data_bytes() if served.record else ()
         return [
             _extent(served, i, path, size, 0)
             for i, (path, size) in enumerate(zip(paths, sizes, strict=True))

@@ -19,7 +19,7 @@ from pathlib import Path
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.pool.record import Record
 
-__all__ = ["META", "Mark", "dax_name", "gone", "marks"]
+__all__ = ["META", "Mark", "dax_name", "gone", "marks", "pages_gone"]
 
 META = -1  # the number of the metadata extent
 DRIVER = "device_dax"
@@ -81,6 +81,11 @@ def gone(sysfs: Sysfs, mark: Mark) -> str:
     if _key(sysfs, mark.dax) != mark.key:
         return f"{mark.dax} went and came back"
     return ""
+
+
+def pages_gone(number: int) -> str:
+    """For the log: "1 page is gone", "10 pages are gone"."""
+    return "1 page is gone" if number == 1 else f"{number} pages are gone"
 
 
 def _key(sysfs: Sysfs, dax: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import threading
 from libsac.errors import SacError
 from libsac.server import SharedPool
 from sacctl.cxl.sysfs import Sysfs
-from sacctl.daemon.extents import META, gone
+from sacctl.daemon.extents import META, gone, pages_gone
 from sacctl.daemon.log import log
 from sacctl.daemon.served import Pools
 from sacctl.daemon.unserved import Served, not_served
@@ -50,7 +50,7 @@ class Losses:
         left = pool.lose(None if whole else extent)
         self._pools.forget_files(name)  # open files of a device that went stay dead
         what = "all of its memory" if whole else f"extent {extent}"
-        log.error(f"pool {name} has lost {what}: {why}; {left} pages left", pool=name)
+        log.error(f"pool {name} has lost {what}: {why}; {pages_gone(left)}", pool=name)
         return left
 
     def quarantine(self, name: str, extent: int, offset: int, size: int) -> int:
@@ -71,7 +71,7 @@ class Losses:
             blocks = f"{len(new)} block{'s' if len(new) > 1 else ''} of 2 MiB"
             log.warning(
                 f"{blocks} of {where} of pool {name}, from byte {first * BLOCK}, out of use: "
-                f"poisoned; {left} pages left",
+                f"poisoned; {pages_gone(left)}",
                 pool=name,
             )
         return left

@@ -20,6 +20,7 @@ from sacctl.cxl.poison import META, Spot, locate, places
 from sacctl.cxl.read import read
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.cxl.tracefs import Trace, read_poison
+from sacctl.daemon.extents import pages_gone
 from sacctl.daemon.link import Link
 from sacctl.daemon.log import log
 from sacctl.daemon.notify import Notifier
@@ -167,7 +168,7 @@ class Monitor:
             return None
         log.warning(
             f"{where} of pool {spot.pool} is out of use around byte {spot.offset}: "
-            f"{answer['pages']} pages left",
+            f"{pages_gone(int(answer['pages']))}",
             pool=spot.pool,
         )
         return Told(spot, int(answer["pages"]))

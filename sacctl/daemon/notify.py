@@ -142,16 +142,19 @@ def take_handed(env: MutableMapping[str, str] = os.environ) -> Handed:
 
     A regular file or a device is one that was kept; a socket is one to listen at: the first
     is taken, others are closed, as is anything else. Raises UsageError where the socket is
-    no listening Unix stream socket.
+    no listening Unix stream socket, and where all that came is of no use and none of it has a
+    name of the store's.
     """
     pid, count = env.pop("LISTEN_PID", ""), env.pop("LISTEN_FDS", "")
     names = env.pop("LISTEN_FDNAMES", "").split(":")
     handed = Handed()
     if pid != str(os.getpid()) or not (count.isascii() and count.isdigit()):
         return handed
-    other = False
+    other = kept = False
     for number in range(min(int(count), MOST_FDS)):
         fd = FIRST_FD + number
+        name = names[number] if number < len(names) else ""
+        kept = kept or name.startswith("pool.")
         try:
             kind = os.fstat(fd).st_mode
             os.set_inheritable(fd, False)
@@ -159,7 +162,6 @@ def take_handed(env: MutableMapping[str, str] = os.environ) -> Handed:
             other = True
             continue
         if stat.S_ISREG(kind) or stat.S_ISCHR(kind):
-            name = names[number] if number < len(names) else ""
             handed.stored.setdefault(name, []).append(fd)
         elif stat.S_ISSOCK(kind) and handed.listening is None:
             handed.listening = fd
@@ -169,7 +171,7 @@ def take_handed(env: MutableMapping[str, str] = os.environ) -> Handed:
                 os.close(fd)
     if handed.listening is not None:
         _check_listening(handed.listening)
-    elif other:
+    elif other and not kept and not handed.stored:
         raise UsageError(f"LISTEN_FDS is {count}, but none of them is a socket")
     return handed
 

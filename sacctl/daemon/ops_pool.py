@@ -52,9 +52,14 @@ def extend(call: Call) -> dict[str, Any]:
 
 
 def remove(call: Call) -> dict[str, Any]:
-    name = call.args.text("name")
+    """lost: of a pool that has lost memory, what is left of it is closed, clients or not; it
+    stays known, as lost, until it is added again. Any other pool stays as it is."""
+    name, lost = call.args.text("name"), call.args.flag("lost")
     call.args.done()
     call.service.access.require_admin(call.peer, "pool.remove")
+    if lost:
+        call.service.losses.look()  # what went a moment ago counts too
+        return {"pool": name, "closed": call.service.pools.let_go(name)}
     call.service.pools.remove(name)
     return {"pool": name}
 

@@ -186,6 +186,20 @@ class Pools:
         pool.close()
         self._opener.forget(have.name)
 
+    def let_go(self, name: str) -> bool:
+        """Closes what is left of a pool that has lost memory, so that it can be assembled:
+        its clients get errors, and attach anew when it is served again. False: there is
+        nothing to let go of. Raises NotFoundError."""
+        with self._changing:
+            have = self.get(name)
+            if have.pool is None or not have.lost:
+                return False
+            self._let_go(have, have.pool)
+            why, hint = next(iter(have.lost.values())), f"sudo sacctl pool assemble {name}"
+            self._put(Served(name, have.record, None, "lost", why, hint, lost=have.lost))
+        log.info(f"what is left of pool {name} is closed, to be assembled", pool=name)
+        return True
+
     def extend(self, name: str, record: Record, fds: Sequence[int]) -> Served:
         """Adds the data extents that record has at its end. fds as in :meth:`add`, of the new
         ones only. Raises UsageError where record is not the pool's with more at its end."""

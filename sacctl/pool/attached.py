@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from sacctl.cxl.users import program, way_out
 from sacctl.errors import RefusedError
 from sacctl.pool.steps import Step
 
@@ -21,7 +22,8 @@ PROC = Path("/proc")
 
 
 def mappers(paths: Iterable[str]) -> list[tuple[int, str]]:
-    """Process and program of everybody who has one of these files mapped or open.
+    """Process and program of everybody who has one of these files mapped or open; our daemon
+    is called "the daemon".
 
     Of other users' processes only root sees it. This process is left out.
     """
@@ -32,7 +34,7 @@ def mappers(paths: Iterable[str]) -> list[tuple[int, str]]:
             continue
         with suppress(OSError):
             if _mapped(entry, wanted) or _open(entry, wanted):
-                found.append((int(entry.name), (entry / "comm").read_text().strip()))
+                found.append((int(entry.name), program(entry)))
     return sorted(found)
 
 
@@ -74,5 +76,5 @@ def refuse_mapped(name: str, paths: Iterable[str]) -> None:
         f"pool '{name}' is in use: its memory is mapped or open in {who}; taking it away "
         "would kill them with SIGBUS",
         object=name,
-        hint="end these processes, then try again",
+        hint=way_out(program for _, program in users),
     )

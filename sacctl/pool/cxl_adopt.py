@@ -269,7 +269,7 @@ class _Taking:
         name = made.need_dax()
         return [
             *guard.begin,
-            Unbind(job.sysfs, lambda: name),
+            Unbind(job.sysfs, lambda: name, expected="device_dax"),
             ForgetId(job.sysfs, lambda: name, "device_dax"),
             *daxsteps.split(job.sysfs, made, part.regions[0].parts),
             *daxsteps.bind(job.sysfs, made, "device_dax", (0, 1)),

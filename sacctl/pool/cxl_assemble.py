@@ -4,26 +4,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from sacctl.cxl.made import Made
 from sacctl.cxl.read import read
 from sacctl.cxl.sysfs import Sysfs
-from sacctl.errors import CtlError, RefusedError
+from sacctl.errors import CtlError, RefusedError, UsageError
 from sacctl.pool.boot import boot_id
 from sacctl.pool.create import Created
-from sacctl.pool.cxl_content import Content, Distrust
+from sacctl.pool.cxl_content import Anew, Content, Distrust
 from sacctl.pool.cxl_files import CheckExtents, FormatExtents, OpenDevices, OpenMeta
-from sacctl.pool.cxl_hand import hand_over, mark
+from sacctl.pool.cxl_hand import LetGo, hand_over, mark
 from sacctl.pool.cxl_job import Job, before, need_root
-from sacctl.pool.cxl_present import clear, clear_steps, located, served, whole
+from sacctl.pool.cxl_present import clear, clear_steps, located, served, standing, whole
 from sacctl.pool.cxl_ram import is_mounted, memory_steps
 from sacctl.pool.cxl_regions import NoteChange, making
-from sacctl.pool.cxl_taken import names_of_others, refuse_order
+from sacctl.pool.cxl_taken import names_of_others, refuse_order, refuse_shared
 from sacctl.pool.cxl_wanted import renamed, what_is_wanted
 from sacctl.pool.filesteps import OpenFiles
-from sacctl.pool.later import Later
+from sacctl.pool.later import Later, planned
 from sacctl.pool.places import Places
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import Daemon, HandOver, TakeRecords, WriteRecord
@@ -36,7 +37,9 @@ __all__ = ["Assembled", "assemble"]
 @dataclass(slots=True)
 class Assembled:
     """What came of it. changed: something had to be made. formatted: its memory had lost its
-    content. served: a daemon has it. pool: the daemon's record of it."""
+    content. checked: its memory was away, so only pages with a checksum that holds are kept.
+    served: a daemon has it. pool: the daemon's record of it. pages: how many there are now, in
+    all namespaces; None where no daemon says so."""
 
     record: Record
     changed: bool = False
@@ -44,6 +47,8 @@ class Assembled:
     served: bool = False
     steps: list[str] = field(default_factory=list)
     pool: dict[str, Any] = field(default_factory=dict)
+    checked: bool = False
+    pages: int | None = None
 
     def as_created(self) -> Created:
         """For a creation that found the pool there."""
@@ -92,6 +97,7 @@ def assemble(
     if daemon is None and whole(sysfs, record, part):
         return Assembled(record)
     topology = read(sysfs)
+    refuse_shared(record, topology, sysfs, records)
     if located(topology, part, boot_id(sysfs)) is None:
         refuse_order(record, topology, sysfs, records, destroy=False)
     with Places(record.uid) as places:
@@ -103,7 +109,9 @@ def assemble(
             elif dead := [step.what for step in clear_steps(sysfs, record, records)]:
                 more = f"make the regions of pool '{name}' again as recorded, and open it"
                 return Assembled(record, True, steps=[take.what, *dead, more])
-            return _assemble(record, sysfs, records, places, daemon, dry_run, say)
+            return _assemble(
+                record, sysfs, records, places, daemon, dry_run, say, half_destroyed
+            )
         finally:
             take.release()
 
@@ -116,6 +124,7 @@ def _assemble(
     daemon: Daemon | None,
     dry_run: bool,
     say: Say,
+    half_destroyed: bool,
 ) -> Assembled:
     part = record.cxl
     assert part is not None
@@ -128,19 +137,30 @@ def _assemble(
         job.made = there
     else:
         others = names_of_others(records, record.name, boot)
-        wanted = what_is_wanted(record, topology, part.boot == boot, others)
+        try:
+            wanted = what_is_wanted(record, topology, part.boot == boot, others)
+        except (UsageError, RefusedError):
+            steps = standing(sysfs, topology, part)
+            if dry_run or not steps:
+                raise
+            let_go = [LetGo(daemon, record.name)] if daemon else []
+            carry_out([*let_go, *steps], say, again=f"sacctl pool assemble {record.name}")
+            topology = read(sysfs)
+            job.record = record.with_(cxl=part.with_(before=before(topology), boot=boot))
+            wanted = what_is_wanted(record, topology, True, others)
         job.made = [Made(want.region) for want in wanted]
         job.record = renamed(job.record, wanted)
         build = [NoteChange(job, records, record, "assembling"), *making(job, wanted)]
     if part.mount:
         return _memory(job, records, record, places, build, daemon, dry_run, say)
     form = FormatExtents(places, job.now)
-    content = Content(places, job.now)
+    content = Content(places, job.now, torn=half_destroyed)
     check = CheckExtents(places, job.now, form.uuid)
     # Opened once more than a pool that was just made, so that it never counts as untouched:
     # behind the superblocks there may still be pages, to be scrubbed when it is destroyed.
-    fresh: list[Step] = [form, check, check]
+    fresh: list[Step] = [Anew(places, job.now, records), form, check, check]
     look: list[Step] = [
+        *([LetGo(daemon, record.name)] if daemon else []),
         *build,
         OpenDevices(places, job.now, own=not active(sysfs)),
         OpenMeta(places, record),
@@ -157,16 +177,26 @@ def _assemble(
     end, hand = ending(job, records, record, places, daemon, whole)
     if dry_run:
         steps = [*look, *end]
-        return Assembled(record, bool(build), False, False, [step.what for step in steps])
+        return Assembled(record, bool(build), False, False, planned(steps))
     steps = _carry(look, content, fresh, end, say, record.name)
     return Assembled(
         records.get(record.name),
         bool(build),
         bool(form.uuid()),
         hand is not None,
-        [step.what for step in steps],
+        planned(steps),
         hand.pool if hand else {},
+        checked=bool(build) and not content.empty,
+        pages=_pages(daemon, record.name) if daemon and build else None,
     )
+
+
+def _pages(daemon: Daemon, name: str) -> int | None:
+    """Of a pool that was just handed over; nothing that is worth an error."""
+    with suppress(CtlError):
+        spaces = daemon.call("pool.show", name=name).get("namespaces", ())
+        return sum(int(space["pages"]) for space in spaces)
+    return None
 
 
 def _memory(
@@ -205,7 +235,7 @@ def _memory(
         bool(build),
         not mounted,
         hand is not None,
-        [step.what for step in steps],
+        planned(steps),
         hand.pool if hand else {},
     )
 

@@ -9,17 +9,26 @@ from sacctl.errors import RefusedError
 from sacctl.pool import superblock
 from sacctl.pool.cxl_files import Now, devices_of
 from sacctl.pool.places import Places
+from sacctl.pool.record import Record, Records
+from sacctl.pool.scrub import zero
+from sacctl.pool.spec import SLAB
 from sacctl.pool.steps import Step
 
-__all__ = ["Content", "Distrust", "Ours", "refuse_foreign"]
+__all__ = ["Anew", "Content", "Distrust", "Ours", "refuse_foreign"]
+
+# Times a pool was opened when its record gets its uuid: written, and checked twice.
+FRESH = 3
 
 
 class Content(Step):
     """Looks at the superblocks on the open devices. empty says afterwards that none holds
-    one, so that there is nothing to lose. Changes nothing."""
+    one, so that there is nothing to lose. Changes nothing.
 
-    def __init__(self, places: Places, record: Now) -> None:
-        self._places, self._record = places, record
+    torn: superblocks that are not valid count as none, for the memory is to be scrubbed.
+    """
+
+    def __init__(self, places: Places, record: Now, *, torn: bool = False) -> None:
+        self._places, self._record, self._torn = places, record, torn
         self.empty = False
 
     @property
@@ -30,13 +39,16 @@ class Content(Step):
         record, files = self._record(), self._places.files
         paths = [path for path in (record.meta, *record.data) if path in files]
         found = {path: superblock.identify(files[path]) for path in paths}
-        refuse_foreign(record.name, record.uuid, found)
+        refuse_foreign(record.name, record.uuid, found, _halfway(record))
+        if _halfway(record):  # a new pool was being written, and nobody has used it
+            self.empty = True
+            return
         meta = found.get(record.meta)
         if meta is not None and all(found.get(path) for path in record.data):
             return  # the core checks the rest
         lost = [path for path in devices_of(record) if found.get(path) is None]
         torn = [path for path in lost if superblock.marked(files[path])]
-        if torn:
+        if torn and not self._torn:
             raise RefusedError(
                 f"pool '{record.name}' is damaged: {', '.join(torn)} holds a superblock that "
                 "is not valid",
@@ -81,15 +93,56 @@ class Ours(Step):
             if path in self._places.files:
                 with suppress(OSError):
                     found[path] = superblock.identify(self._places.files[path])
-        if record.uuid:
-            refuse_foreign(record.name, record.uuid, found)
+        if record.uuid or _halfway(record):
+            refuse_foreign(record.name, record.uuid, found, _halfway(record))
+
+
+def _halfway(record: Record) -> bool:
+    """Whether a new pool may have been written that the record does not know yet."""
+    return not record.uuid and record.state in ("assembling", "destroying")
+
+
+class Anew(Step):
+    """Says in the record that a new pool is being written, before it is: a kill must not leave
+    one that no record knows. The old heads go first, so that what is found then is new.
+    Behind Content."""
+
+    def __init__(self, places: Places, record: Now, records: Records) -> None:
+        self._places, self._record, self._records = places, record, records
+        self._before: Record | None = None
+
+    @property
+    def what(self) -> str:
+        name = self._record().name
+        return f"note that a new pool is written ({self._records.path(name)}: no uuid)"
+
+    def apply(self) -> None:
+        record, files = self._record(), self._places.files
+        for path in (record.meta, *record.data):
+            if path in files:
+                zero(files[path], path, SLAB)
+        self._before = self._records.get(record.name)
+        self._records.write(record.with_(uuid="", state="assembling"))
+
+    def undo(self) -> None:
+        if self._before is not None:
+            self._records.write(self._before)
+            self._before = None
 
 
 def refuse_foreign(
-    name: str, uuid: str, found: dict[str, superblock.Superblock | None]
+    name: str,
+    uuid: str,
+    found: dict[str, superblock.Superblock | None],
+    fresh: bool = False,
 ) -> None:
-    """Raises RefusedError where a device holds a pool of another uuid."""
-    other = {path: block.uuid for path, block in found.items() if block and block.uuid != uuid}
+    """Raises RefusedError where a device holds a pool of another uuid; with fresh, one that
+    was used."""
+
+    def foreign(block: superblock.Superblock) -> bool:
+        return block.incarnation > FRESH if fresh else block.uuid != uuid
+
+    other = {path: block.uuid for path, block in found.items() if block and foreign(block)}
     if other:
         path, theirs = next(iter(other.items()))
         raise RefusedError(

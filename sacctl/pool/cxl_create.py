@@ -42,6 +42,8 @@ from sacctl.pool.udevrule import active
 
 __all__ = ["CxlCreated", "create", "finish"]
 
+_KEEP = "keep the pool that is on the devices; where there is none:"
+
 
 @dataclass(frozen=True, slots=True)
 class CxlCreated:
@@ -212,7 +214,9 @@ def finish(
             OpenDevices(places, job.now, own=not active(job.sysfs)),
             mark(job),
             *meta_file(places, record),
-            Later(form.what, lambda: () if keep() else (form,), say),
+            form
+            if keep is str
+            else Later(_KEEP, lambda: () if keep() else (form,), say, [form.what]),
             *named_meta(places, record),
             CheckExtents(places, job.now, uuid),
         ]

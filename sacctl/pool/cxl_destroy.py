@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,10 +11,9 @@ from sacctl.cxl.made import Made
 from sacctl.cxl.model import DaxDevice, Topology
 from sacctl.cxl.read import read
 from sacctl.cxl.sysfs import Sysfs
-from sacctl.errors import CtlError, NotFoundError, PartlyError, RefusedError, UsageError
+from sacctl.errors import CtlError, PartlyError
 from sacctl.pool.attached import Unused
 from sacctl.pool.boot import boot_id
-from sacctl.pool.cxl_assemble import assemble
 from sacctl.pool.cxl_content import Ours
 from sacctl.pool.cxl_files import (
     LockDevices,
@@ -30,9 +30,12 @@ from sacctl.pool.cxl_ramfree import Unmounted, released_memory
 from sacctl.pool.cxl_record import CxlPart
 from sacctl.pool.cxl_regions import clearing
 from sacctl.pool.cxl_removal import Removal
-from sacctl.pool.cxl_taken import names_of_others, refuse_children, refuse_order
+from sacctl.pool.cxl_scrubbing import return_to_scrub
+from sacctl.pool.cxl_survivors import lost_notes, scrubbed, survivors
+from sacctl.pool.cxl_taken import names_of_others, refuse_children, refuse_order, refuse_shared
 from sacctl.pool.cxl_wipe import WipeHead, wiped
 from sacctl.pool.filesteps import RemoveFile, RemoveFolder, new_name
+from sacctl.pool.later import planned
 from sacctl.pool.places import Places
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import Daemon, RemoveRecord, TakeRecords, Withdraw
@@ -106,37 +109,46 @@ class _Change:
     def run(self, part: CxlPart) -> CxlDestroyed:
         boot = boot_id(self.sysfs)
         topology = read(self.sysfs)
+        refuse_shared(self.record, topology, self.sysfs, self.records)
         there = located(topology, part, boot) if not part.mount else None
         state = self.record.state
         half = state == "creating" or (bool(part.mount) and state == "assembling")
-        if state == "destroying" and part.boot == boot and there is None:
-            half = not part.mount
+        cut = state == "destroying" and part.boot == boot and there is None and not part.mount
+        # A kill may have come before all of a pool was scrubbed that lost devices.
+        alive = survivors(topology, part, boot) if cut else {}
+        half = half or (cut and not alive)
         if not half and there is None:
             refuse_order(self.record, topology, self.sysfs, self.records, destroy=True)
-        if not half and there is None and not part.mount:
-            self._return_to_scrub(part)
+        if not half and not cut and there is None and not part.mount:
+            self._return_to_scrub(topology, part)
             self.record = self.records.get(self.record.name)
             assert self.record.cxl is not None
             part = self.record.cxl
             topology = read(self.sysfs)
             there = located(topology, part, boot)
-            half = there is None and self.record.state == "assembling"
+            alive = survivors(topology, part, boot) if there is None else {}
+            half = there is None and self.record.state == "assembling" and not alive
         with Places(self.record.uid) as places:
             take = TakeRecords(self.records, self.record.name, self.record)
             try:
                 if half:
                     self._phase([take, *self._rest(topology, places, part, boot)])
+                elif cut:
+                    hold, wipe = scrubbed(self.sysfs, self.record, alive, places)
+                    self._phase([take, *hold, *wipe])
+                    topology = read(self.sysfs)
+                    self._phase(self._rest(topology, places, part, boot), scrubbed=True)
                 elif part.mount:
                     self._memory(take, places, part)
                 else:
-                    self._devices(take, places, topology, part, there)
+                    self._devices(take, places, topology, part, there, alive)
                 self._files(places)
             finally:
                 take.release()
         return self.done
 
     def _phase(self, steps: list[Step], scrubbed: bool = False) -> None:
-        self.done.steps += [step.what for step in steps]
+        self.done.steps += planned(steps)
         if self.dry_run:
             return
         try:
@@ -157,31 +169,28 @@ class _Change:
 
     # ---------------------------------------------------------------------- the ways
 
-    def _return_to_scrub(self, part: CxlPart) -> None:
+    def _return_to_scrub(self, topology: Topology, part: CxlPart) -> None:
         """Devices that are not as recorded (the machine was restarted) are made again first:
-        the memory still holds the pool's pages."""
-        gone = [
-            device for region in part.regions for device in missing(read(self.sysfs), region)
-        ]
-        if gone:
-            self.done.left += [
-                f"{device} is not there: it keeps what it holds of the pool" for device in gone
-            ]
-            stay = [d for r in part.regions for d in r.devices if d not in gone]
-            if stay:
-                self.done.left.append(
-                    f"{', '.join(stay)}: not scrubbed either, for the region is not whole"
-                )
+        the memory still holds the pool's pages. Raises RefusedError where that cannot be: the
+        record stays then."""
+        name = self.record.name
+        self._removal(None).steps(topology, part)  # what forbids it, while nothing has changed
+        lost = lost_notes(topology, part)
+        self.done.left += lost
+        if self.daemon is not None and not self.dry_run:
+            # It holds what is left of a pool that lost devices.
+            self._phase([WithdrawLost(self.daemon, Places(self.record.uid), self.record)])
+        if lost and all(missing(topology, region) for region in part.regions):
             return
-        self.done.steps.append(f"assemble pool '{self.record.name}', to scrub its memory")
-        if self.dry_run:
-            return
-        try:
-            assemble(
-                self.record.name, self.sysfs, self.records, half_destroyed=True, say=self.say
+        self.done.steps.append(
+            f"make the whole regions of pool '{name}' again, to scrub their memory"
+            if lost
+            else f"assemble pool '{name}', to scrub its memory"
+        )
+        if not self.dry_run:
+            self.done.left += return_to_scrub(
+                self.record, self.sysfs, self.records, leak=self.allow_leak, say=self.say
             )
-        except (NotFoundError, RefusedError, UsageError) as error:
-            self.done.left.append(f"its memory could not be scrubbed: {error.message}")
 
     def _rest(self, topology: Topology, places: Places, part: CxlPart, boot: str) -> list[Step]:
         """What a change that was cut off has left; nothing that held pages."""
@@ -210,6 +219,7 @@ class _Change:
         topology: Topology,
         part: CxlPart,
         there: list[Made] | None,
+        alive: Mapping[int, Made],
     ) -> None:
         record, sysfs = self.record, self.sysfs
         job = Job(sysfs, record, there or [Made() for _ in part.regions])
@@ -234,10 +244,11 @@ class _Change:
         else:
             broken = removal.broken(topology, part)
             self.done.left += [f"{name} had lost its devices: not scrubbed" for name in broken]
-        steps.append(removal.note(topology, record, now))
+        hold, wipe = scrubbed(sysfs, record, alive, places) if alive else ([], [])
+        steps += [*hold, removal.note(topology, record, now), *wipe]
         if there:
             steps += wiped(places, now)
-        if not there:  # nothing is scrubbed that could not be undone
+        if not there and not alive:  # nothing is scrubbed that could not be undone
             self._phase([*steps, *rest_of])
             return
         self._phase(steps)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from sacctl.cxl.sysfs import Sysfs
-from sacctl.errors import CtlError
+from sacctl.errors import CtlError, NotFoundError
 from sacctl.pool.acl import ShareFiles
 from sacctl.pool.cxl_files import devices_of
 from sacctl.pool.cxl_job import Job
@@ -17,7 +17,7 @@ from sacctl.pool.recordsteps import Daemon, HandOver, Withdraw
 from sacctl.pool.steps import Step
 from sacctl.pool.udevrule import ForgetDevices, MarkDevices, active, expect
 
-__all__ = ["Unlisted", "WithdrawLost", "awaited", "forget", "hand_over", "mark"]
+__all__ = ["LetGo", "Unlisted", "WithdrawLost", "awaited", "forget", "hand_over", "mark"]
 
 Now = Callable[[], Record]
 
@@ -87,6 +87,23 @@ class ShareNow(Step):
         if self._share is not None:
             self._share.undo()
             self._share = None
+
+
+class LetGo(Step):
+    """The daemon closes what it still has of a pool that lost a part of its memory: it has it
+    locked, and a dax device that is open is not to be bound again. Not taken back: the pool
+    stays lost until it is assembled."""
+
+    def __init__(self, daemon: Daemon, name: str) -> None:
+        self._daemon, self._name = daemon, name
+
+    @property
+    def what(self) -> str:
+        return f"have the daemon close what is left of pool '{self._name}'"
+
+    def apply(self) -> None:
+        with suppress(NotFoundError):
+            self._daemon.call("pool.remove", name=self._name, lost=True)
 
 
 class WithdrawLost(Withdraw):

@@ -26,7 +26,7 @@ from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import Daemon
 from sacctl.pool.steps import Say, Step, carry_out
 
-__all__ = ["clear", "clear_steps", "located", "served", "whole"]
+__all__ = ["clear", "clear_steps", "located", "served", "standing", "whole"]
 
 
 def located(topology: Topology, part: CxlPart, boot: str) -> list[Made] | None:
@@ -110,4 +110,23 @@ def clear_steps(sysfs: Sysfs, record: Record, records: Records) -> list[Step]:
             continue
         if region.made and not part.parent:
             steps += destroy(sysfs, topology, broken.name)
+    return steps
+
+
+def standing(sysfs: Sysfs, topology: Topology, part: CxlPart) -> list[Step]:
+    """Steps that take away the regions of the pool that are whole: decoders are programmed in
+    the order of addresses, so one below them cannot be made again while they stand. What their
+    memory holds stays. None where that is not the pool's to do. The steps refuse while
+    anybody has a dax device open."""
+    if part.adopted or part.parent or part.mount or part.boot != boot_id(sysfs):
+        return []
+    steps: list[Step] = []
+    for region in reversed(part.regions):
+        found = find_region(topology, region, True)
+        if found is None:
+            continue
+        names = {dax.name for dax in find_dax(topology, region, found)}
+        if not region.made or not names <= set(region.dax):
+            return []  # somebody else has a part of it
+        steps += destroy(sysfs, topology, found.name)
     return steps

@@ -30,7 +30,7 @@ from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import WriteRecord
 from sacctl.pool.steps import Step
 
-__all__ = ["NoteChange", "Wanted", "clearing", "making", "removed_dax", "weights"]
+__all__ = ["Named", "NoteChange", "Wanted", "clearing", "making", "removed_dax", "weights"]
 
 MOST_WEIGHT = 64
 
@@ -68,7 +68,7 @@ def making(job: Job, wanted: Sequence[Wanted]) -> list[Step]:
         if part.parent:
             return _room(job, made, want)
         if want.plan is None:
-            steps += [_unused(job, want), *_there(job.sysfs, made, want, driver)]
+            steps += [*_unused(job, want, driver), *_there(job.sysfs, made, want, driver)]
             continue
         new, *more = regionsteps.create(job.sysfs, want.plan, made)
         # Named in the record at once: what is not named there is nobody's to clear.
@@ -121,9 +121,15 @@ def _room(job: Job, made: Made, want: Wanted) -> list[Step]:
     return in_room(job.sysfs, topology, made, region, want.part, job.record.name)
 
 
-def _unused(job: Job, want: Wanted) -> Step:
-    paths = [job.path(dax.name) for dax in want.devices]
-    return Unused(job.record.name, lambda: paths)
+def _unused(job: Job, want: Wanted, driver: str) -> list[Step]:
+    """Nobody may use the dax devices that are to be bound or divided; those that stay as they
+    are may be in use."""
+    parts = want.part.parts
+    mine = want.devices
+    if tuple(dax.bytes for dax in mine[: len(parts)]) == parts:
+        mine = tuple(dax for dax in mine[: len(parts)] if dax.driver != driver)
+    paths = [job.path(dax.name) for dax in mine]
+    return [Unused(job.record.name, lambda: paths)] if paths else []
 
 
 def _after(expected: str, number: int) -> str:

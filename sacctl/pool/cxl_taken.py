@@ -21,6 +21,7 @@ __all__ = [
     "refuse_children",
     "refuse_claimed",
     "refuse_order",
+    "refuse_shared",
     "refuse_taken",
 ]
 
@@ -129,7 +130,30 @@ def refuse_order(
             f"pool '{other.name}' lies {where} pool '{record.name}' on {', '.join(shared)} and "
             "is not assembled: one would get the memory of the other",
             object=other.name,
-            hint=f"sudo sacctl pool assemble {other.name}, first",
+            hint=f"sudo sacctl pool assemble {other.name}",
+        )
+
+
+def refuse_shared(record: Record, topology: Topology, sysfs: Sysfs, records: Records) -> None:
+    """Raises RefusedError where another record speaks of the same pool, or of the same dax
+    devices while both are there: nobody knows whose they are."""
+    part, boot = record.cxl, boot_id(sysfs)
+    assert part is not None
+
+    def named(of: CxlPart) -> set[str]:
+        here = of.boot == boot and all(_there(topology, region) for region in of.regions)
+        return {name for region in of.regions for name in region.dax} if here else set()
+
+    for other, theirs in _parts(records, record.name):
+        shared = ", ".join(sorted(named(part) & named(theirs)))
+        if not shared and (not record.uuid or other.uuid != record.uuid):
+            continue
+        raise RefusedError(
+            f"the records of pools '{record.name}' and '{other.name}' both have "
+            f"{shared or f'pool {record.uuid}'}: one of them is a copy",
+            object=record.name,
+            hint=f"remove the wrong one of {records.path(record.name)} and "
+            f"{records.path(other.name)} by hand",
         )
 
 
@@ -170,6 +194,12 @@ def refuse_taken(
         )
 
 
+def _without(child: str) -> str:
+    """The command that destroys an isolated namespace."""
+    pool, _, name = child.rpartition(".")
+    return f"sudo sacctl namespace destroy {name} --pool {pool}"
+
+
 def refuse_children(records: Records, name: str) -> None:
     """Raises RefusedError where isolated namespaces have devices in the pool's room, or may
     have, because a record of such a name cannot be read."""
@@ -181,5 +211,5 @@ def refuse_children(records: Records, name: str) -> None:
         raise RefusedError(
             f"pool '{name}' has isolated namespaces in its room: {', '.join(children)}",
             object=name,
-            hint=f"sacctl pool destroy {children[0]}, first",
+            hint=_without(children[0]),
         )

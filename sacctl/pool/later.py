@@ -15,8 +15,10 @@ def planned(steps: Sequence[Step]) -> list[str]:
     """The steps in words, for a plan: what comes later too, as far as it is known."""
     lines: list[str] = []
     for step in steps:
-        lines += step.preview if isinstance(step, Later) and step.preview else [step.what]
-    return lines
+        lines.append(step.what)
+        if isinstance(step, Later):
+            lines += step.preview
+    return [line for line in lines if line]
 
 
 class Later(Step):
@@ -40,7 +42,8 @@ class Later(Step):
 
     def apply(self) -> None:
         for step in self._steps():
-            self._say(step.what)
+            if step.what:
+                self._say(step.what)
             self._begun.append(step)
             step.apply()
 
@@ -48,7 +51,8 @@ class Later(Step):
         left = []
         while self._begun:
             step = self._begun.pop()
-            self._say(f"undo: {step.what}")
+            if step.what:
+                self._say(f"undo: {step.what}")
             try:
                 step.undo()
             except (CtlError, OSError) as error:

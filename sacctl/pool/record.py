@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sacctl.errors import CtlError, NotFoundError, UsageError, from_os
+from sacctl.paths import ram_dir
 from sacctl.pool.cxl_record import CxlPart
 from sacctl.pool.fields import Fields
 
@@ -27,6 +28,7 @@ KINDS = ("emulated", "cxl")
 STATES = ("creating", "ready", "extending", "assembling", "destroying")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _SUFFIX = ".toml"
+SUPERBLOCK = 2 << 20  # bytes of each extent: its first slab
 _MOST_BYTES = 1 << 20  # of a record: 64 extents with long paths are a third of it
 
 
@@ -77,6 +79,13 @@ class Record:
     def with_(self, **changes: Any) -> Record:
         """A copy with other values."""
         return replace(self, **changes)
+
+    def data_bytes(self) -> tuple[int, ...]:
+        """Of each data extent, what namespaces can be given. Sizes of extents in CXL memory
+        have the slab of the superblock in them; other files are larger by it than asked for."""
+        if self.cxl is None:
+            return self.sizes
+        return tuple(max(0, size - SUPERBLOCK) for size in self.sizes)
 
     def to_dict(self) -> dict[str, Any]:
         """As in the TOML file and in ADMIN requests; :meth:`from_dict` is the way back."""
@@ -140,6 +149,13 @@ class Record:
                            f"{len(record.data)} extents")  # fmt: skip
             if record.cxl.parent and not _NAME.fullmatch(record.cxl.parent):
                 raise fail("cxl.parent", f"is '{record.cxl.parent}', which no pool is called")
+        if record.cxl and record.cxl.mount:
+            # Below the root of a simulated machine it ends so.
+            place = record.cxl.mount
+            if not place.endswith(str(ram_dir(record.name))):
+                raise fail("cxl.mount", f"is '{place}'; it must be {ram_dir(record.name)}")
+            if any(str(Path(path).parent) != place for path in (record.meta, *record.data)):
+                raise fail("meta, data", f"are not all in {place}, as cxl.mount says")
         for path in (record.meta, *record.data, *record.folders):
             if not path.startswith("/") or ".." in Path(path).parts:
                 raise fail("meta, data, folders", f"hold '{path}', which is no absolute path")
@@ -199,7 +215,7 @@ class Records:
             raise NotFoundError(
                 f"there is no pool '{name}'" + (f"; there are {known}" if known else ""),
                 object=name,
-                hint="sacctl pool list" if known else f"sacctl pool create {name} --emulate 1G",
+                hint="sacctl pool list",
             )
         return record
 

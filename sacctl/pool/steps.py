@@ -30,7 +30,8 @@ class Step(ABC):
     @property
     @abstractmethod
     def what(self) -> str:
-        """The change, for a person: "make the folder /dev/shm/sac-0"."""
+        """The change, for a person: "make the folder /dev/shm/sac-0". "" for a step that has
+        nothing to do on this machine: it is not said."""
 
     @abstractmethod
     def apply(self) -> None:
@@ -48,14 +49,15 @@ def carry_out(steps: Sequence[Step], say: Say, *, again: str = "") -> None:
     command ``again`` as what to do next.
     """
     for number, step in enumerate(steps):
-        say(step.what)
+        if step.what:
+            say(step.what)
         try:
             step.apply()
         except BaseException as error:
             # A final step that fails has done nothing; one that is interrupted, perhaps.
             failed = isinstance(error, CtlError | OSError)
             if any(s.final for s in steps[:number]) or step.cut or (step.final and not failed):
-                left = [rest.what for rest in steps[number:]]
+                left = [rest.what for rest in steps[number:] if rest.what]
                 _partly(error, f"still to do: {'; '.join(left)}", again)
             _undo(steps[: number + 1], error, say, again)
             if isinstance(error, OSError):
@@ -66,7 +68,8 @@ def carry_out(steps: Sequence[Step], say: Say, *, again: str = "") -> None:
 def _undo(steps: Sequence[Step], error: BaseException, say: Say, again: str) -> None:
     left = []
     for step in reversed(steps):
-        say(f"undo: {step.what}")
+        if step.what:
+            say(f"undo: {step.what}")
         try:
             step.undo()
         except (CtlError, OSError) as failed:

@@ -125,6 +125,8 @@ class MarkDevices(Step):
 
     @property
     def what(self) -> str:
+        if not active(self._sysfs):
+            return ""
         return f"let group {GROUP} open the DAX devices ({rules_file(self._pool)})"
 
     def apply(self) -> None:
@@ -163,7 +165,8 @@ class ForgetDevices(Step):
 
     @property
     def what(self) -> str:
-        return f"remove {rules_file(self._pool)}"
+        there = self._before is not None or _read(self._sysfs, self._pool) is not None
+        return f"remove {rules_file(self._pool)}" if there else ""
 
     def apply(self) -> None:
         if self._sysfs.simulated:

@@ -82,6 +82,14 @@ def plan_parts(plan: Mapping[str, Any]) -> list[Part]:
     return [facts, table]
 
 
+def _content(one: Mapping[str, Any]) -> Cell | str:
+    if one["formatted"]:
+        return Cell("formatted anew", "warn")
+    if not one["checked"]:
+        return "kept"
+    return "checked" if one["pages"] is None else f"checked, {one['pages']} pages"
+
+
 def assembled_table(done: Iterable[Mapping[str, Any]]) -> Table:
     """One line a pool."""
     table = Table(("pool", "devices", "content", "served"))
@@ -92,7 +100,7 @@ def assembled_table(done: Iterable[Mapping[str, Any]]) -> Table:
         table.add(
             one["pool"],
             "made again" if one["changed"] else "were there",
-            Cell("formatted anew", "warn") if one["formatted"] else "kept",
+            _content(one),
             "yes" if one["served"] else "no",
         )
     return table

@@ -98,13 +98,22 @@ def list_parts(record: Mapping[str, Any]) -> list[Part]:
     parts: list[Part] = []
     if record["devices"]:
         parts.append(device_table(record["devices"]))
-    if record["skipped"]:
-        title = "not in the list" if parts else ""
-        table = Table(("name", "~why not", "~next"), title=title)
-        for one in record["skipped"]:
+    known = {dax["name"]: dax for dax in record["dax"] if dax["kind"] == "hmem"}
+    others = Table(
+        ("name", ">size", ">node", "driver", "~what it is", "~next"),
+        title="dax devices without a CXL device" if parts else "",
+    )
+    title = "not in the list" if parts or known else ""
+    table = Table(("name", "~why not", "~next"), title=title)
+    for one in record["skipped"]:
+        dax = known.get(one["name"])
+        if dax is None:
             table.add(one["name"], one["why"], one["hint"])
-        parts.append(table)
-    return parts
+            continue
+        node = _node(dax["target_node"])
+        driver = dax["driver"] or "none"
+        others.add(one["name"], size(dax["bytes"]), node, driver, one["why"], one["hint"])
+    return [*parts, *(part for part in (others, table) if part.rows)]
 
 
 def device_parts(

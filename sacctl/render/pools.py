@@ -76,7 +76,7 @@ def pool_parts(pool: PoolRecord, namespaces: Iterable[NamespaceRecord] = ()) -> 
         facts.add("metadata", f"up to {size(pool['metadata_bytes'])}, {held}")
         facts.add("slab", size(pool["slab_bytes"]))
         facts.add("pages of the kernel", _kernel_pages(pool))
-        facts.add("opened", f"{count(pool['incarnation'])} times; {_found(pool)}")
+        facts.add("found", _found(pool))
         dead = pool["dead_blocks"]
         facts.add("dead blocks", Cell(str(dead), "bad" if dead else ""))
         facts.add("clients", str(pool["clients"]))
@@ -103,7 +103,7 @@ def _kernel_pages(pool: PoolRecord) -> str:
 def _found(pool: PoolRecord) -> str:
     if pool["rebooted"]:
         return "the last owner ran before a reboot"
-    return "the last owner did not close it" if pool["recovered"] else "closed cleanly before"
+    return "the last owner did not close it" if pool["recovered"] else ""
 
 
 def namespace_table(namespaces: Iterable[NamespaceRecord]) -> Table:

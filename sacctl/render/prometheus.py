@@ -33,7 +33,7 @@ _POOL = (
 _NAMESPACE = (
     ("assigned_bytes", "gauge", "assigned_bytes", "of slabs held"),
     ("quota_bytes", "gauge", "quota_bytes", "it may hold; 0: no quota"),
-    ("capacity_pages", "gauge", "capacity_pages", "that the slabs held have room for"),
+    ("capacity_pages", "gauge", "capacity_pages", "that fit under the quota"),
     ("pages", "gauge", "pages", "committed now"),
     ("pinned", "gauge", "pinned_parts", "with at least one pin"),
     ("reserved", "gauge", "reserved_parts", "being written"),

@@ -77,7 +77,7 @@ class Machine:
         if firmware:
             arrange(self.kernel, firmware)
         self.sysfs = Sysfs(self.root)
-        self._server = Server(self.root, self.write)
+        self._server = Server(self.root, self.write, {"unplug": self.unplug, "plug": self.plug})
 
     def __enter__(self) -> Machine:
         return self

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,19 +18,22 @@ from sacctl.cxl.sysfs import SIMULATOR
 __all__ = ["Server"]
 
 Write = Callable[[str, str], int]
+Event = Callable[[int], None]  # of a device's serial; raises KeyError
 
 
 class Server:
-    """Answers {"write": path, "value": text} with {"errno": n}. One thread a connection.
+    """Answers {"write": path, "value": text} with {"errno": n}; {"unplug": serial} and
+    {"plug": serial}, too (ENODEV: no such device). One thread a connection.
 
     Root, and the user whose machine it is, may write; others get EACCES, as from the modes of
     the files.
     """
 
-    def __init__(self, root: Path, write: Write) -> None:
+    def __init__(self, root: Path, write: Write, events: Mapping[str, Event]) -> None:
         self.path = root / SIMULATOR
         self.path.unlink(missing_ok=True)
         self.write = write
+        self.events = events
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         here = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -72,9 +75,22 @@ class Server:
     def _one(self, line: bytes) -> int:
         try:
             asked = json.loads(line)
+            for word, happens in self.events.items():
+                if word in asked:
+                    return _happened(happens, asked[word])
             path, value = asked["write"], asked["value"]
         except (ValueError, KeyError, TypeError):
             return errno.EBADMSG
         if not isinstance(path, str) or not isinstance(value, str):
             return errno.EBADMSG
         return self.write(path, value)
+
+
+def _happened(happens: Event, serial: object) -> int:
+    if not isinstance(serial, int):
+        return errno.EBADMSG
+    try:
+        happens(serial)
+    except KeyError:
+        return errno.ENODEV
+    return 0

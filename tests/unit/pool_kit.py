@@ -124,9 +124,11 @@ class FakeDaemon:
         self.fds[name] = [meta, *data, *new]
         return {"pool": self.pools[name]}
 
-    def _pool_remove(self, fds: list[int], name: str) -> dict[str, Any]:
+    def _pool_remove(self, fds: list[int], name: str, lost: bool = False) -> dict[str, Any]:
         if name not in self.pools:
             raise NotFoundError(f"no pool {name}")
+        if lost and not any(e.get("lost") for e in self.pools[name].get("extents", ())):
+            return {"pool": name, "closed": False}
         del self.pools[name]
         for fd, _ in self.fds.pop(name):
             os.close(fd)

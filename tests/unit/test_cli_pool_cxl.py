@@ -57,7 +57,7 @@ def test_a_pool_from_plan_to_destroy(boot: Boot, tmp_path: Path) -> None:
     assert plan["schema"] == "sac.pool.plan/1"
     assert [region["ways"] for region in plan["regions"]] == [4]
     assert plan["bytes"] == 1 << 30
-    assert plan["data_bytes"] + plan["metadata_bytes"] == 1 << 30
+    assert plan["data_bytes"] + plan["metadata_bytes"] + (2 << 20) == 1 << 30
     assert plan["bandwidth_bytes_per_second"] > 0
     words = ("pool", "create", "kv", "--devices", "mem0,cxl1,0x102,mem3")
     names = {m.name for m in machine.kernel.memdevs}
@@ -206,6 +206,22 @@ def test_assemble(boot: Boot) -> None:
     machine.plug(0x103)
     assert "made again" in run("pool", "assemble", "b").stdout
     assert "were there" in run("pool", "assemble", "--all").stdout
+
+
+def test_memory_that_was_away_is_checked(boot: Boot) -> None:
+    machine = boot("2hb2")
+    run("pool", "create", "kv", "--devices", "0x100,0x101")
+    assert "kept" in run("pool", "assemble", "kv").stdout
+    machine.unplug(0x101)
+    machine.plug(0x101)
+    done = run("pool", "assemble", "kv")
+    assert "only pages with a checksum that holds were kept" in done.stderr
+    assert "checked" in done.stdout
+    assert "kept" not in done.stdout
+    machine.unplug(0x101)
+    machine.plug(0x101)
+    one = json.loads(run("-o", "json", "pool", "assemble", "kv").stdout)["pools"][0]
+    assert (one["checked"], one["pages"], one["formatted"]) == (True, None, False)
 
 
 def test_devices_without_serial_numbers(boot: Boot) -> None:

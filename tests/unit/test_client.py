@@ -88,3 +88,16 @@ CALLS: list[tuple[str, Callable[[], Any]]] = [
 def test_arguments(text: str, call: Callable[[], Any]) -> None:
     with pytest.raises(errors.ArgumentError, match=text):
         call()
+
+
+def test_settings_may_have_moved_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(path: str) -> None:
+        raise errors.DaemonError("nobody", object=path)
+
+    monkeypatch.delenv("SAC_SOCKET", raising=False)
+    monkeypatch.setenv("SAC_CONFIG", "/x.toml")
+    with pytest.raises(errors.DaemonError, match="set SAC_SOCKET"):
+        client._first([SYSTEM], 0.0, nobody)
+    monkeypatch.delenv("SAC_CONFIG")
+    with pytest.raises(errors.DaemonError, match=r"^nobody"):
+        client._first([SYSTEM], 0.0, nobody)

@@ -203,7 +203,8 @@ def test_it_prints_nonsense(program: Any, printed: str) -> None:
 
 def test_no_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert ask(poison=True).note == "the program cxl is not installed"
+    note = "the program cxl is not installed (Debian 13: cxl, Debian 12: ndctl)"
+    assert ask(poison=True).note == note
 
 
 # ------------------------------------------------------------------------------ health

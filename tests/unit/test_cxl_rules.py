@@ -12,7 +12,8 @@ from unit.region_kit import CXL, UNIT, House, device, one_window, topology
 
 from sacctl.cxl import positions, rules
 from sacctl.cxl.model import EndpointDecoder, RootDecoder
-from sacctl.errors import UsageError
+from sacctl.cxl.verdict import judge
+from sacctl.errors import RefusedError, UsageError
 
 GIB = 1 << 30
 
@@ -265,7 +266,7 @@ def test_bridge_with_one_decoder_has_one_region(tmp_path: Path) -> None:
     house = House(tmp_path, "1hb1", size=2 * UNIT)
     made = house.create(bytes=UNIT)
     with pytest.raises(
-        UsageError, match="has no decoder free: its only one is used by region0"
+        RefusedError, match="has no decoder free: its only one is used by region0"
     ) as error:
         house.plan()
     assert "destroy region0" in error.value.hint
@@ -293,7 +294,7 @@ def test_regions_on_one_port_are_made_in_the_order_of_addresses(tmp_path: Path) 
     topology = house.topology()
     low = topology.root("decoder0.0")
     assert low is not None
-    with pytest.raises(UsageError, match="HPA order") as error:
+    with pytest.raises(RefusedError, match="HPA order") as error:
         rules.check(topology, low, house.memdevs(0x101), 256, UNIT)
     assert f"below {high} at" in error.value.message
     assert error.value.hint.startswith(f"destroy {high} first")
@@ -305,4 +306,15 @@ def test_regions_on_one_port_are_made_in_the_order_of_addresses(tmp_path: Path) 
         256,
         2 * UNIT,
     )
+    house.close()
+
+
+def test_a_device_that_the_order_of_addresses_forbids_says_so(tmp_path: Path) -> None:
+    house = House(tmp_path, "2hb4", size=2 * UNIT)
+    high = house.create(0x100, 0x102, bytes=2 * UNIT).region
+    (free,) = house.memdevs(0x101)
+    said = judge(house.topology(), free)
+    # Its own window lies below the region; with a device of the other bridge it goes.
+    assert (said.word, said.hint) == ("usable", "sacctl pool plan")
+    assert f"not alone, for {high} lies above it" in said.text
     house.close()

@@ -17,8 +17,10 @@ from pathlib import Path
 
 import cxlsim
 import pytest
+from cxlsim.__main__ import found, tell
 from unit.cxl_region import make, take, writes
 
+from sacctl.cxl.read import read
 from sacctl.cxl.sysfs import Sysfs
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -489,3 +491,24 @@ def test_without_cache_invalidation_nothing_is_committed(tmp_path: Path) -> None
         assert codes[-2:] == [errno.ENXIO, errno.ENXIO]
         assert not any(codes[:-2])
         assert "Failed to synchronize CPU cache state" in "\n".join(m.log)
+
+
+def test_devices_go_and_come_by_hand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with cxlsim.Machine(tmp_path, "1hb2") as m:
+        assert tell(tmp_path, "unplug", "0x100") == 0
+        assert [d.serial for d in read(m.sysfs).memdevs] == [0x101]
+        assert tell(tmp_path, "plug", "256") == 0
+        assert sorted(d.serial for d in read(m.sysfs).memdevs) == [0x100, 0x101]
+        assert tell(tmp_path, "unplug", "0x999") == 1
+        assert "No such device" in capsys.readouterr().err
+    assert tell(tmp_path, "unplug", "0x100") == 1
+    assert "no simulated machine runs there" in capsys.readouterr().err
+
+
+def test_a_program_beside_python_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    here = Path(sys.executable)
+    assert found(here.name) == str(here)
+    assert found("no-such-program") is None

@@ -5,6 +5,7 @@ events of devices are heard where they can be."""
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
@@ -19,7 +20,7 @@ from unit.faults_kit import CxlHouse, cxl_house
 from libsac.errors import CorruptError
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.daemon import opener as opener_module
-from sacctl.daemon.extents import META, gone, marks
+from sacctl.daemon.extents import META, gone, marks, pages_gone
 from sacctl.daemon.health import daemon_health
 from sacctl.daemon.losses import Losses
 from sacctl.daemon.unserved import Served
@@ -92,6 +93,33 @@ def test_a_part_is_lost_once(here: Desk) -> None:
     assert [bool(e["lost"]) for e in shown["extents"]] == [False, True]
     found = daemon_health(here.service, {})["findings"]
     assert [f["code"] for f in found] == ["SAC211"]
+
+
+def test_the_log_says_that_pages_are_gone(
+    here: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not "5 pages left": that reads as if they had stayed."""
+    monkeypatch.setattr(logging.getLogger("sacctl"), "propagate", True)
+    two(here)
+    here.ask("pool.quarantine", pool="kv", extent=1, offset=0, bytes=64)
+    here.ask("pool.lost", pool="kv")
+    assert "poisoned; 3 pages are gone" in caplog.text
+    assert "; 5 pages are gone" in caplog.text
+    assert pages_gone(1) == "1 page is gone"
+
+
+def test_what_is_left_of_a_pool_is_let_go(here: Desk) -> None:
+    pool = two(here)
+    asked: dict[str, Any] = {"name": "kv", "lost": True}
+    assert not here.ask("pool.remove", **asked)["closed"]  # it is whole
+    assert not pool.closed
+    here.ask("pool.lost", pool="kv", extent=1)
+    assert here.error("pool.remove", uid=USER, **asked)["kind"] == "permission"
+    assert here.ask("pool.remove", **asked)["closed"]
+    assert pool.closed
+    shown = here.ask("pool.list")["pools"][0]
+    assert (shown["state"], shown["hint"]) == ("lost", "sudo sacctl pool assemble kv")
+    assert not here.ask("pool.remove", **asked)["closed"]  # once is enough
 
 
 @pytest.mark.parametrize("extents", [[None], [META], [0, 1]])

@@ -90,8 +90,9 @@ def test_no_manager() -> None:
     assert Notifier({"NOTIFY_SOCKET": "relative", "WATCHDOG_USEC": "x"}).watchdog == 0.0
 
 
-def in_child(count: str, make: str) -> str:
-    """The socket that take_handed() gives in a child whose descriptor 3 is what make opens."""
+def in_child(count: str, make: str, names: str = "") -> str:
+    """The socket that take_handed() gives in a child whose descriptor 3 is what make opens.
+    names: LISTEN_FDNAMES."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -99,8 +100,10 @@ def in_child(count: str, make: str) -> str:
             made = eval(make)
             os.dup2(made.fileno(), 3)
             env = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": count}
+            env |= {"LISTEN_FDNAMES": names} if names else {}
             try:
-                said = f"{take_handed(env).listening} {os.get_inheritable(3)}"
+                given = take_handed(env).listening
+                said = f"{given} {given is not None and os.get_inheritable(3)}"
             except UsageError as error:
                 said = f"error {error}"
             os.write(writing, said.encode())
@@ -123,6 +126,11 @@ def test_socket_of_the_service_manager() -> None:
 @pytest.mark.parametrize("make", ["os.fdopen(os.pipe()[0])", "socket.socket(socket.AF_UNIX)"])
 def test_what_is_no_listening_socket(make: str) -> None:
     assert in_child("1", make).startswith("error ")
+
+
+@pytest.mark.parametrize("name", ["pool.kv.meta", "pool.kv.-1", "pool." + "x" * 250])
+def test_a_kept_file_of_no_use_does_not_stop_the_daemon(name: str) -> None:
+    assert in_child("1", "os.fdopen(os.pipe()[0])", name) == "None False"
 
 
 def test_socket_for_another_process() -> None:

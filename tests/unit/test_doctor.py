@@ -100,6 +100,7 @@ def test_what_cannot_be_read_is_named(machine: Path, monkeypatch: pytest.MonkeyP
 
 def test_only_our_own_environment(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    monkeypatch.setenv("SAC_TOKEN", "hunter2")  # somebody's own
     assert "hunter2" not in json.dumps(report())
 
 

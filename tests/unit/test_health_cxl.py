@@ -93,6 +93,23 @@ def test_faults(
         assert with_more(record, found)["findings"] == record["findings"]  # not said twice
 
 
+@pytest.mark.parametrize(
+    ("fault", "hint"),
+    [
+        (unplug, "when its devices are back: sacctl pool assemble kv"),
+        (unbind, "sacctl pool assemble kv"),
+    ],
+)
+def test_the_hint_is_what_can_be_done_now(
+    fault: Callable[[CxlHouse], None], hint: str, tmp_path: Path
+) -> None:
+    with cxl_house(tmp_path) as house:
+        fault(house)
+        found = look(house.sysfs, [house.pool])
+        hints = {one.hint for one in found if one.code in ("SAC507", "SAC508")}
+        assert hints == {hint}
+
+
 def test_growth_is_counted_over_an_hour(tmp_path: Path) -> None:
     now = [0.0]
     with cxl_house(tmp_path) as house:

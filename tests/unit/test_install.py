@@ -165,6 +165,16 @@ def test_another_prefix(wheel: Path, tmp_path: Path) -> None:
     assert launcher.startswith("#!/usr/local/lib/sac/bin/python3 -I\n")
 
 
+@pytest.mark.parametrize(
+    ("python", "hidden"),
+    [("/root/.pyenv/bin/python3", True), ("/home/me/py/bin/python3", True),
+     ("/usr/bin/python3", False), ("/homes/python3", False)],
+)  # fmt: skip
+def test_a_python_that_the_units_do_not_see(python: str, hidden: bool) -> None:
+    target = place.Target(Path("/x"), Path("/usr"), Path(python), False)
+    assert ("ProtectHome" in place.out_of_reach(target)) == hidden
+
+
 def test_the_prefix_begins_at_the_root(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         place.main(["--prefix", "usr", "x.whl"])

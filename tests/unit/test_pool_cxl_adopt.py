@@ -225,3 +225,14 @@ def test_a_superblock_that_is_not_understood_is_not_written_over(
         assert house.look() == before
         with device.open("rb") as file:
             assert file.read(4096) == bytes(block)
+
+
+def test_a_dry_run_says_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with CxlHouse(tmp_path, monkeypatch, firmware="kmem-offline", kmem=True) as house:
+        name = region_of(house)
+        planned = house.adopt(name, dry_run=True).steps
+        done: list[str] = []
+        house.adopt(name, say=done.append)
+        assert planned == done
+        unbound = [step for step in done if step.endswith("/unbind")]
+        assert [step.split("/")[-2] for step in unbound] == ["kmem", "device_dax"]

@@ -118,3 +118,25 @@ def test_a_block_that_stays_online(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         house.machine.stick(number, False)
         house.destroy()
         assert house.look() == before
+
+
+@pytest.mark.parametrize("place", ["/etc", "/run/sac-ram/other", "/run/sac-ram"])
+def test_a_record_that_names_another_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    with CxlHouse(tmp_path, monkeypatch) as house:
+        record = house.create(mode="system-ram").record
+        assert record.cxl is not None
+        before = house.machine.snapshot()
+        house.records.write(record.with_(cxl=record.cxl.with_(mount=place)))
+        for work in (house.destroy, house.assemble):
+            with pytest.raises(
+                CtlError, match=f"mount is '{place}'; it must be /run/sac-ram/kv"
+            ):
+                work()
+        house.records.write(record.with_(data=("/etc/passwd",)))
+        with pytest.raises(CtlError, match=r"meta, data are not all in .*/run/sac-ram/kv"):
+            house.destroy()
+        assert house.machine.snapshot() == before
+        house.records.write(record)
+        house.destroy()

@@ -10,7 +10,7 @@ from typing import Any
 from vm.guest import cxl
 from vm.guest.kit import equal, sacctl, sh, topology, until
 
-TOPOLOGIES = ("2hb2", "sw4")
+TOPOLOGIES = {"6.12": ("2hb2",), "7.3": ("sw4",)}
 
 _WINDOWS = {"2hb2": "decoder0.2", "sw4": "decoder0.0"}
 
