@@ -146,12 +146,12 @@ def test_the_trace_is_switched_on_and_off(house: CxlHouse, kernel: Kernel) -> No
 
 
 def test_without_tracefs(house: CxlHouse) -> None:
+    # Of a simulated machine it cannot be mounted either.
     with (
-        pytest.raises(NotFoundError, match="tracefs is not mounted") as caught,
+        pytest.raises(NotFoundError, match="simulated machine has no trace"),
         Trace(house.sysfs, "sac"),
     ):
         pass
-    assert "mount -t tracefs" in caught.value.hint
 
 
 def test_a_kernel_without_cxl_events(house: CxlHouse) -> None:
