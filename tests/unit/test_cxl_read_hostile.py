@@ -38,6 +38,11 @@ GARBAGE = [
 ]  # fmt: skip
 
 
+def garbage(at: Path) -> list[bytes]:
+    """An empty line is what the kernel says of a decoder without a region."""
+    return [g for g in GARBAGE if g.strip() or at.name != "region"]
+
+
 def everything(sysfs: Sysfs) -> Topology:
     """Reads, judges and renders all of it. Fails where anything of that is a traceback."""
     found = read(sysfs)
@@ -141,7 +146,7 @@ def test_files_missing_or_garbled(damaged: Tree, seed: int, count: int) -> None:
             if choice.random() < 0.5:
                 damaged.remove(at)
             else:
-                damaged.replace(at, choice.choice(GARBAGE))
+                damaged.replace(at, choice.choice(garbage(at)))
         check(damaged)
     finally:
         damaged.mend()
@@ -155,7 +160,8 @@ def attributes(damaged: Tree) -> list[Path]:
 def test_each_file_missing_or_garbled(tmp_path: Path) -> None:
     damaged = Tree(tmp_path, "6.12-2hb2", "kmem")
     for number, at in enumerate(attributes(damaged)):
-        content = GARBAGE[number // 2 % len(GARBAGE)] if number % 2 else None
+        choices = garbage(at)
+        content = choices[number // 2 % len(choices)] if number % 2 else None
         try:
             if content is None:
                 damaged.remove(at)
