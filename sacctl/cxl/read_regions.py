@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 from sacctl.cxl.model import DaxDevice, Region, Skipped
 from sacctl.cxl.read_attrs import CXL, DAX, Attributes, UnreadableError, names, number_of
@@ -11,20 +13,29 @@ from sacctl.cxl.sysfs import Sysfs
 
 __all__ = ["dax_devices", "regions"]
 
+T = TypeVar("T")
+
 _MOST_WAYS = 16
 
 
 def regions(sysfs: Sysfs) -> tuple[list[Region], list[Skipped]]:
     """All regions, made by anyone, committed or not."""
+    return _each(sysfs, f"{CXL}/devices", r"region\d+", _region)
+
+
+def _each(
+    sysfs: Sysfs, folder: str, pattern: str, make: Callable[[Sysfs, str, str], T]
+) -> tuple[list[T], list[Skipped]]:
+    """What make() reads of each device of such a name; those that cannot be read, with why."""
     made, skipped = [], []
-    for name in names(sysfs, f"{CXL}/devices"):
-        if not re.fullmatch(r"region\d+", name):
+    for name in names(sysfs, folder):
+        if not re.fullmatch(pattern, name):
             continue
-        real = sysfs.real(f"{CXL}/devices/{name}")
+        real = sysfs.real(f"{folder}/{name}")
         try:
             if not real:
                 raise UnreadableError("it went away while it was being read")
-            made.append(_region(sysfs, name, real))
+            made.append(make(sysfs, name, real))
         except UnreadableError as why:
             skipped.append(Skipped(name, str(why)))
     return made, skipped
@@ -60,18 +71,7 @@ def _region(sysfs: Sysfs, name: str, real: str) -> Region:
 
 def dax_devices(sysfs: Sysfs) -> tuple[list[DaxDevice], list[Skipped]]:
     """All devices of the DAX bus, of regions and others."""
-    made, skipped = [], []
-    for name in names(sysfs, f"{DAX}/devices"):
-        if not re.fullmatch(r"dax\d+\.\d+", name):
-            continue
-        real = sysfs.real(f"{DAX}/devices/{name}")
-        try:
-            if not real:
-                raise UnreadableError("it went away while it was being read")
-            made.append(_dax(sysfs, name, real))
-        except UnreadableError as why:
-            skipped.append(Skipped(name, str(why)))
-    return made, skipped
+    return _each(sysfs, f"{DAX}/devices", r"dax\d+\.\d+", _dax)
 
 
 def _dax(sysfs: Sysfs, name: str, real: str) -> DaxDevice:

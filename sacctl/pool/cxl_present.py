@@ -26,7 +26,15 @@ from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import Daemon
 from sacctl.pool.steps import Say, Step, carry_out
 
-__all__ = ["clear", "clear_steps", "located", "served", "standing", "whole"]
+__all__ = [
+    "clear",
+    "clear_steps",
+    "clear_whole",
+    "located",
+    "served",
+    "standing",
+    "whole",
+]
 
 
 def located(topology: Topology, part: CxlPart, boot: str) -> list[Made] | None:
@@ -97,6 +105,16 @@ def clear_steps(sysfs: Sysfs, record: Record, records: Records) -> list[Step]:
         gone = missing(topology, region)
         if gone:
             raise no_devices(record.name, region, gone)
+    return clear_whole(sysfs, topology, record, records)
+
+
+def clear_whole(
+    sysfs: Sysfs, topology: Topology, record: Record, records: Records
+) -> list[Step]:
+    """Steps that take away what stands where regions are to be made again: those whose devices
+    are all there, and that the pool has made itself."""
+    part = record.cxl
+    assert part is not None
     if part.boot != boot_id(sysfs):
         return []
     others = names_of_others(records, record.name, part.boot)
@@ -106,7 +124,7 @@ def clear_steps(sysfs: Sysfs, record: Record, records: Records) -> list[Step]:
     steps: list[Step] = []
     for region in reversed(part.regions):
         broken = broken_region(topology, region)
-        if broken is None or broken.name in others:
+        if broken is None or broken.name in others or missing(topology, region):
             continue
         if region.made and not part.parent:
             steps += destroy(sysfs, topology, broken.name)

@@ -8,17 +8,16 @@ from collections.abc import Callable, Mapping
 from sacctl.cxl.made import Made
 from sacctl.cxl.model import Topology
 from sacctl.cxl.read import read
-from sacctl.cxl.regiondestroy import destroy
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.pool.attached import Unused
 from sacctl.pool.boot import boot_id
 from sacctl.pool.cxl_content import Ours
 from sacctl.pool.cxl_files import LockDevices, OpenDevices, devices_of
-from sacctl.pool.cxl_find import broken_region, missing, rest
+from sacctl.pool.cxl_find import missing
 from sacctl.pool.cxl_job import Job, before
-from sacctl.pool.cxl_present import located
+from sacctl.pool.cxl_present import clear_whole, located
 from sacctl.pool.cxl_record import CxlPart
-from sacctl.pool.cxl_regions import Named, NoteChange, clearing, making
+from sacctl.pool.cxl_regions import Named, NoteChange, making
 from sacctl.pool.cxl_taken import names_of_others, refuse_order
 from sacctl.pool.cxl_wanted import renamed, what_is_wanted
 from sacctl.pool.cxl_wipe import CloseDevices
@@ -66,28 +65,10 @@ def make_survivors(record: Record, sysfs: Sysfs, records: Records, say: Say) -> 
     again = f"sacctl pool destroy {record.name}"
     try:
         carry_out([take], say)
-        carry_out(_cleared(record, sysfs, records), say, again=again)
+        carry_out(clear_whole(sysfs, read(sysfs), record, records), say, again=again)
         carry_out(_made(record, sysfs, records), say, again=again)
     finally:
         take.release()
-
-
-def _cleared(record: Record, sysfs: Sysfs, records: Records) -> list[Step]:
-    """Steps that take away what stands where the regions are to be made again."""
-    part, topology = record.cxl, read(sysfs)
-    assert part is not None
-    if part.boot != boot_id(sysfs):
-        return []
-    others = names_of_others(records, record.name, part.boot)
-    if record.state == "assembling":
-        left = rest(topology, part, others)
-        return clearing(sysfs, topology, left, part) if left else []
-    steps: list[Step] = []
-    for region in reversed(part.regions):
-        broken = broken_region(topology, region)
-        if broken and broken.name not in others and not missing(topology, region):
-            steps += destroy(sysfs, topology, broken.name)
-    return steps
 
 
 def _made(record: Record, sysfs: Sysfs, records: Records) -> list[Step]:
