@@ -152,9 +152,12 @@ bool Mapping::allocate(std::uint64_t offset, std::uint64_t bytes) const {
     std::uint64_t at = 0;
     const Extent &e = locate(offset, at);
     // In steps: a signal makes the kernel give up, and take back, what one call has done.
+    // The size is kept: a file cut off behind our back stays dead there, for what grew again
+    // would read as zeros under whoever holds pages in it.
     for (const std::uint64_t end = at + bytes; e.fd && !e.device() && at < end;) {
         const std::uint64_t n = std::min(kHuge, end - at);
-        if (fallocate(e.fd.get(), 0, static_cast<off_t>(at), static_cast<off_t>(n)) == 0) {
+        if (fallocate(e.fd.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at),
+                      static_cast<off_t>(n)) == 0) {
             at += n;
         } else if (errno == ENOSPC || errno == EDQUOT) {
             return false;
@@ -182,7 +185,7 @@ bool Mapping::make_huge(std::uint64_t offset, std::uint64_t bytes) const noexcep
         return true;  // no room
     // The kernel fills what is missing, but not where there is nothing at all.
     for (std::uint64_t i = 0; i < bytes; i += kHuge)
-        if (fallocate(e.fd.get(), 0, static_cast<off_t>(at + i), 4096) != 0)
+        if (fallocate(e.fd.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at + i), 4096) != 0)
             return true;
     return madvise(base_ + offset, bytes, kCollapse) == 0 || errno != EINVAL;
 }

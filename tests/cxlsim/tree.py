@@ -57,18 +57,22 @@ class Tree:
     """The files below a root. Keeps what it has written, so that only changes are made.
 
     A file appears with all of its content: it is made beside the tree and moved into it.
+    Folders and links that go are kept beside the tree, for the kernel gives no inode number
+    of its objects a second time soon, and a file system does.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.shown: Files = {}
         self._new = str(root / ".new")
+        self._gone = root / ".gone"
+        self._buried = 0
         self._masked = os.umask(0o022)
         os.umask(self._masked)
 
     def clear(self) -> None:
         """Takes away what an earlier machine has left, but for its memory."""
-        for name in ("sys", "proc", "dev"):
+        for name in ("sys", "proc", "dev", ".gone"):
             if (self.root / name).exists():
                 shutil.rmtree(self.root / name)
         Path(self._new).unlink(missing_ok=True)
@@ -78,10 +82,10 @@ class Tree:
         wanted = with_folders(wanted)
         left = self.shown.keys() - wanted.keys()
         for path in sorted(left, key=lambda p: _turn(p, self.shown[p]), reverse=True):
-            if self.shown[path].kind == "d":
-                os.rmdir(f"{self.root}{path}")  # noqa: PTH106 - these are many
+            if self.shown[path].kind == "f":
+                os.unlink(f"{self.root}{path}")  # noqa: PTH108 - these are many
             else:
-                os.unlink(f"{self.root}{path}")  # noqa: PTH108
+                self._bury(path)
         changed = [
             path
             for path, entry in wanted.items()
@@ -90,6 +94,11 @@ class Tree:
         for path in sorted(changed, key=lambda p: _turn(p, wanted[p])):
             self._put(path, wanted[path], in_place=not self.shown)
         self.shown = wanted
+
+    def _bury(self, path: str) -> None:
+        self._gone.mkdir(exist_ok=True)
+        self._buried += 1
+        os.rename(f"{self.root}{path}", self._gone / str(self._buried))  # noqa: PTH104
 
     def _put(self, path: str, entry: Entry, in_place: bool) -> None:
         """in_place: nobody looks yet."""
