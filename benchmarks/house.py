@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import libsac
+from libsac.closing import Closing
 
 START_S = 120.0
 STOP_S = 30.0
@@ -36,7 +36,7 @@ def pool_size(data: int) -> int:
     return (data + data // 32 + (64 << 20)) >> 21 << 21
 
 
-class House:
+class House(Closing):
     """A daemon that serves pools whose files lie in ``folder`` (on /dev/shm, for memory).
 
     A context manager: leaving it stops the daemon and removes the folder, which must not have
@@ -66,19 +66,12 @@ class House:
         try:
             self.start()
         except BaseException:
-            self._end()
+            self.close()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end()
-
-    def _end(self) -> None:
+    def close(self) -> None:
+        """Stops the daemon, if it runs, and removes the folder."""
         try:
             if self._process is not None:
                 self.stop()

@@ -12,6 +12,7 @@
 #include "directory.hpp"
 #include "error.hpp"
 #include "owned_pool.hpp"
+#include "round.hpp"
 #include "stop.hpp"
 
 namespace sac {
@@ -20,8 +21,6 @@ namespace {
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 // What a pool of 2^50 bytes takes by itself, and some.
 constexpr std::uint64_t kMostMetadata = std::uint64_t{1} << 45;
-
-std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
 // The sizes of a new pool's files.
 struct Plan {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "mapping.hpp"
+#include "memory.hpp"
 #include "sac.h"
 
 namespace sac {

@@ -7,6 +7,7 @@
 
 #include "checksum.hpp"
 #include "error.hpp"
+#include "round.hpp"
 #include "sha256.hpp"
 
 namespace sac {
@@ -106,8 +107,6 @@ std::string layer_ranges(const sac_plane &p) {
     }
     return out;
 }
-
-std::uint64_t round_up(std::uint64_t n, std::uint64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
 

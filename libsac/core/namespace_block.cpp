@@ -7,7 +7,7 @@
 
 #include "error.hpp"
 #include "index.hpp"
-#include "superblock.hpp"
+#include "kernel.hpp"
 
 namespace sac {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "latency.hpp"
-#include "mapping.hpp"
+#include "memory.hpp"
 
 namespace sac {
 

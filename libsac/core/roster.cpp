@@ -4,107 +4,23 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cinttypes>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 
 #include "error.hpp"
-#include "format.hpp"
+#include "kernel.hpp"
+#include "roster_files.hpp"
 #include "stop.hpp"
 
 namespace sac {
 
 namespace {
-
-constexpr char kMagic[8] = {'S', 'A', 'C', 'R', 'O', 'S', 'T', 0};
-constexpr std::uint32_t kVersion = 1;
-
-// A client's file, whole.
-struct Record {
-    char magic[8];
-    std::uint32_t version, evicted;
-    std::uint8_t id[16], boot[16];
-    std::uint32_t pid, uid, gid, reserved;
-    std::uint64_t start_time, since_ms;
-    char name[64];
-    std::uint8_t reserved2[28];
-    std::uint32_t crc;
-};
-static_assert(sizeof(Record) == 176);
-
-int nibble(char c) noexcept {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-bool unhex(std::string_view text, Id &out) noexcept {
-    if (text.size() != 2 * out.size())
-        return false;
-    for (std::size_t i = 0; i < out.size(); ++i) {
-        const int high = nibble(text[2 * i]), low = nibble(text[2 * i + 1]);
-        if (high < 0 || low < 0)
-            return false;
-        out[i] = static_cast<std::uint8_t>(high << 4 | low);
-    }
-    return true;
-}
-
-bool unhex(std::string_view text, std::uint64_t &out) noexcept {
-    if (text.size() != 16)
-        return false;
-    out = 0;
-    for (const char c : text) {
-        if (nibble(c) < 0)
-            return false;
-        out = out << 4 | static_cast<std::uint64_t>(nibble(c));
-    }
-    return true;
-}
-
-// client.number.pool.namespace.capacity.access
-std::string file_name(const Roster::Table &t) {
-    return format("%s.%08" PRIx32 ".%s.%s.%016" PRIx64 ".%c", hex(t.client).c_str(), t.number,
-                  hex(t.pool).c_str(), hex(t.space).c_str(), t.capacity,
-                  t.writable ? 'w' : 'r');
-}
-
-bool parse(const std::string &name, Roster::Table &out) {
-    std::uint64_t number = 0;
-    const std::string_view v = name;
-    // 32 + 8 + 32 + 32 + 16 + 1 characters and the dots between them.
-    if (v.size() != 126 || !unhex(v.substr(0, 32), out.client) ||
-        !unhex("00000000" + std::string(v.substr(33, 8)), number) ||
-        !unhex(v.substr(42, 32), out.pool) || !unhex(v.substr(75, 32), out.space) ||
-        !unhex(v.substr(108, 16), out.capacity))
-        return false;
-    out.number = static_cast<std::uint32_t>(number);
-    out.writable = v[125] == 'w';
-    return file_name(out) == name;
-}
-
-Id boot_id() {
-    Id out{};
-    char text[64] = "";
-    const int fd = ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? -1 : ::read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        ::close(fd);
-    std::string digits(text, n > 0 ? static_cast<std::size_t>(n) : 0);
-    std::erase_if(digits, [](char c) { return nibble(c) < 0; });
-    if (!unhex(digits, out))
-        throw Error(SAC_E_SYSTEM, "boot_id",
-                    "cannot read /proc/sys/kernel/random/boot_id: is /proc mounted?");
-    return out;
-}
 
 Fd folder(int parent, const char *name, const std::string &path) {
     if (::mkdirat(parent, name, 0700) != 0 && errno != EEXIST)
@@ -134,41 +50,16 @@ std::vector<std::string> list(const Fd &directory, const std::string &path) {
     return out;
 }
 
-bool read_record(int directory, const std::string &name, const Id &boot, Roster::Client &out) {
-    const int fd = ::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    Record r{};
-    const ssize_t n = fd < 0 ? -1 : ::read(fd, &r, sizeof r);
-    if (fd >= 0)
-        ::close(fd);
-    if (n != sizeof r || std::memcmp(r.magic, kMagic, sizeof kMagic) != 0 ||
-        r.version != kVersion || r.crc != fmt::block_crc(r) ||
-        std::memcmp(r.boot, boot.data(), boot.size()) != 0)
-        return false;
-    std::memcpy(out.id.data(), r.id, sizeof r.id);
-    out.process = {r.pid, r.start_time};
-    out.uid = r.uid, out.gid = r.gid, out.evicted = r.evicted != 0, out.since_ms = r.since_ms;
-    out.name.assign(r.name, strnlen(r.name, sizeof r.name));
-    return hex(out.id) == name;
-}
-
 }  // namespace
-
-std::string hex(const Id &id) {
-    constexpr char kDigits[] = "0123456789abcdef";
-    std::string out;
-    for (const std::uint8_t byte : id)
-        out += kDigits[byte >> 4], out += kDigits[byte & 15];
-    return out;
-}
 
 Id random_id() {
     Id id;
-    if (::getrandom(id.data(), id.size(), 0) != static_cast<ssize_t>(id.size()))
-        throw_errno("random numbers", "the kernel gives none");
+    random_bytes(id.data(), id.size());
     return id;
 }
 
-Roster::Roster(const std::string &directory) : directory_(directory), boot_(boot_id()) {
+Roster::Roster(const std::string &directory) : directory_(directory) {
+    read_boot_id(boot_.data());
     const int raw = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (raw < 0)
         throw_errno(directory, "cannot open the run directory");
@@ -210,7 +101,7 @@ void Roster::load(std::vector<Client> &clients, std::vector<Table> &tables) {
     clients.clear(), tables.clear();
     for (const std::string &name : list(clients_, directory_ + "/roster")) {
         Client client;
-        if (read_record(clients_.get(), name, boot_, client))
+        if (read_client(clients_.get(), name, boot_, client))
             clients.push_back(std::move(client));
         else
             ::unlinkat(clients_.get(), name.c_str(), 0);
@@ -219,14 +110,14 @@ void Roster::load(std::vector<Client> &clients, std::vector<Table> &tables) {
               [](const Client &a, const Client &b) { return a.id < b.id; });
     for (const std::string &name : list(tables_, directory_ + "/tables")) {
         Table table;
-        const bool known =
-            parse(name, table) && std::binary_search(clients.begin(), clients.end(), table,
-                                                     [](const auto &a, const auto &b) {
-                                                         if constexpr (requires { a.id; })
-                                                             return a.id < b.client;
-                                                         else
-                                                             return a.client < b.id;
-                                                     });
+        const bool known = parse_table(name, table) &&
+                           std::binary_search(clients.begin(), clients.end(), table,
+                                              [](const auto &a, const auto &b) {
+                                                  if constexpr (requires { a.id; })
+                                                      return a.id < b.client;
+                                                  else
+                                                      return a.client < b.id;
+                                              });
         if (known)
             tables.push_back(table);
         else
@@ -235,29 +126,9 @@ void Roster::load(std::vector<Client> &clients, std::vector<Table> &tables) {
 }
 
 void Roster::write(const Client &client) {
-    Record r{};
-    std::memcpy(r.magic, kMagic, sizeof kMagic);
-    r.version = kVersion, r.evicted = client.evicted ? 1 : 0;
-    std::memcpy(r.id, client.id.data(), sizeof r.id);
-    std::memcpy(r.boot, boot_.data(), sizeof r.boot);
-    r.pid = client.process.pid, r.start_time = client.process.start_time;
-    r.uid = client.uid, r.gid = client.gid, r.since_ms = client.since_ms;
-    std::memcpy(r.name, client.name.data(), std::min(client.name.size(), sizeof r.name - 1));
-    r.crc = fmt::block_crc(r);
     const std::string name = hex(client.id), temporary = name + ".new";
     const std::string path = directory_ + "/roster/" + name;
-    const int fd = ::openat(clients_.get(), temporary.c_str(),
-                            O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        throw_errno(path, "cannot make the client's record");
-    const ssize_t n = ::write(fd, &r, sizeof r);
-    const int number = n < 0 ? errno : ENOSPC;
-    ::close(fd);
-    if (n != static_cast<ssize_t>(sizeof r)) {
-        ::unlinkat(clients_.get(), temporary.c_str(), 0);
-        errno = number;
-        throw_errno(path, "cannot write the client's record");
-    }
+    write_client(clients_.get(), temporary, boot_, client, path);
     SAC_STOP("roster.written");
     if (::renameat(clients_.get(), temporary.c_str(), clients_.get(), name.c_str()) != 0)
         throw_errno(path, "cannot put the client's record in its place");
@@ -268,7 +139,7 @@ void Roster::remove(const Id &client) noexcept {
 }
 
 Fd Roster::create(const Table &table, std::uint64_t bytes) {
-    const std::string name = file_name(table);
+    const std::string name = table_file(table);
     const int fd = ::openat(tables_.get(), name.c_str(),
                             O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
@@ -289,7 +160,7 @@ Fd Roster::create(const Table &table, std::uint64_t bytes) {
 }
 
 Fd Roster::open(const Table &table) const {
-    const std::string name = file_name(table);
+    const std::string name = table_file(table);
     const int fd = ::openat(tables_.get(), name.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         throw_errno(directory_ + "/tables/" + name, "cannot open the table's file");
@@ -297,7 +168,7 @@ Fd Roster::open(const Table &table) const {
 }
 
 void Roster::remove(const Table &table) noexcept {
-    ::unlinkat(tables_.get(), file_name(table).c_str(), 0);
+    ::unlinkat(tables_.get(), table_file(table).c_str(), 0);
 }
 
 namespace {

@@ -16,8 +16,4 @@ fmt::Superblock read_superblock(const std::uint8_t *extent, const std::string &n
 // Raises the sequence number and writes the older copy.
 void write_superblock(std::uint8_t *extent, fmt::Superblock &sb);
 
-// From the kernel: cryptographic random bytes, and the id of this boot. Throw Error.
-void random_bytes(void *out, std::size_t bytes);
-void read_boot_id(std::uint8_t out[16]);
-
 }  // namespace sac

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "index.hpp"
+#include "mapping.hpp"
 #include "pins.hpp"
 
 namespace sac {

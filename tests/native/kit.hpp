@@ -46,6 +46,12 @@ using PrefixHandle = std::unique_ptr<sac_prefix, Closer<sac_prefix_close>>;
 using PutHandle = std::unique_ptr<sac_put, Closer<sac_put_close>>;
 using SeqHandle = std::unique_ptr<sac_seq, Closer<sac_seq_close>>;
 
+// Of a file; UINT64_MAX: there is none.
+inline std::uint64_t size_of(const std::string &path) {
+    struct stat st{};
+    return stat(path.c_str(), &st) == 0 ? static_cast<std::uint64_t>(st.st_size) : UINT64_MAX;
+}
+
 // A new directory, removed with its files (a pool's directory has no folders).
 class Directory {
 public:

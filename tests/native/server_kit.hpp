@@ -82,16 +82,28 @@ public:
         return PoolHandle(out);
     }
 
-    ServerHandle server(std::uint32_t max_clients = 64) const {
+    ServerHandle server(std::uint32_t max_clients = 64, std::uint32_t mode = 0600,
+                        std::uint32_t creators = UINT32_MAX) const {
         const std::string directory = run(), path = socket();
         sac_server_options o{};
         o.struct_size = sizeof o;
-        o.socket_mode = 0600, o.socket_gid = UINT32_MAX, o.creators_gid = UINT32_MAX;
+        o.socket_mode = mode, o.socket_gid = UINT32_MAX, o.creators_gid = creators;
         o.socket_path = path.c_str(), o.run_dir = directory.c_str();
         o.listen_fd = -1, o.max_clients = max_clients;
         sac_server *out = nullptr;
         must(sac_server_open(&o, &out), "sac_server_open");
         return ServerHandle(out);
+    }
+
+    // The library's own client, of the pool "p".
+    PoolHandle connect() const {
+        const std::string path = socket();
+        sac_connect_options o{};
+        o.struct_size = sizeof o;
+        o.socket = path.c_str(), o.pool = "p", o.timeout_ms = 10000, o.reconnect_ms = 1000;
+        sac_pool *out = nullptr;
+        must(sac_pool_connect(&o, &out), "sac_pool_connect");
+        return PoolHandle(out);
     }
 
 private:

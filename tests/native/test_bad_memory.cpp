@@ -278,23 +278,9 @@ TEST(weights) {
 
 // ---- clients of a daemon
 
-namespace {
-
-kit::PoolHandle connect(const kit::Place &place) {
-    const std::string socket = place.socket();
-    sac_connect_options o{};
-    o.struct_size = sizeof o;
-    o.socket = socket.c_str(), o.pool = "p", o.timeout_ms = 10000, o.reconnect_ms = 1000;
-    sac_pool *out = nullptr;
-    kit::must(sac_pool_connect(&o, &out), "connect");
-    return kit::PoolHandle(out);
-}
-
-}  // namespace
-
 TEST(clients_learn_of_bad_blocks) {
     kit::Served s;
-    const kit::PoolHandle pool = connect(s.place);
+    const kit::PoolHandle pool = s.place.connect();
     const auto ns = kit::space(pool, "n", kPages);
     for (std::uint64_t i = 0; i < 4; ++i)
         CHECK_EQ(kit::put(ns, kit::keys(i, 1)), 1u);
@@ -329,7 +315,7 @@ TEST(clients_learn_of_bad_blocks) {
 TEST(a_pool_that_comes_back_is_mapped_anew) {
     for (const bool formatted : {false, true}) {
         kit::Served s;
-        const kit::PoolHandle pool = connect(s.place), idle = connect(s.place);
+        const kit::PoolHandle pool = s.place.connect(), idle = s.place.connect();
         auto ns = kit::space(pool, "n", kPages);
         // Its mapping stays without a namespace.
         kit::space(idle, "n", kPages).reset();
@@ -381,7 +367,7 @@ TEST(a_pool_that_comes_back_is_mapped_anew) {
 // The count of losses is the next daemon's, too.
 TEST(a_daemon_that_was_started_anew_hands_over_the_new_files) {
     kit::Served s;
-    const kit::PoolHandle pool = connect(s.place);
+    const kit::PoolHandle pool = s.place.connect();
     const auto ns = kit::space(pool, "n", kPages);
     CHECK_EQ(kit::put(ns, kit::keys(0, 4)), 4u);
     MUST(sac_pool_lose(s.pool.get(), SAC_EXTENT_ALL, nullptr));

@@ -41,16 +41,6 @@ std::uint64_t there(const kit::NsHandle &ns, std::uint64_t first, std::uint64_t 
     return n;
 }
 
-kit::PoolHandle connect(const kit::Place &place) {
-    const std::string socket = place.socket();
-    sac_connect_options o{};
-    o.struct_size = sizeof o;
-    o.socket = socket.c_str(), o.pool = "p", o.timeout_ms = 10000, o.reconnect_ms = 1000;
-    sac_pool *out = nullptr;
-    kit::must(sac_pool_connect(&o, &out), "connect");
-    return kit::PoolHandle(out);
-}
-
 }  // namespace
 
 TEST(a_lost_extent_leaves_the_quota_to_the_others) {
@@ -127,7 +117,7 @@ TEST(bad_blocks_leave_the_quota_alone_for_good) {
 
 TEST(clients_fill_what_an_extent_took_with_it) {
     kit::Served s;
-    const kit::PoolHandle pool = connect(s.place);
+    const kit::PoolHandle pool = s.place.connect();
     const auto ns = kit::space(pool, "n", kPages, 8 * kMiB);
     fill(ns, 0, 8);
     const auto held = kit::pin(ns, kit::keys(7, 1));

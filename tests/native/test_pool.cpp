@@ -24,11 +24,6 @@ void touch(const std::string &path) {
     close(fd);
 }
 
-std::uint64_t size_of(const std::string &path) {
-    struct stat st{};
-    return stat(path.c_str(), &st) == 0 ? static_cast<std::uint64_t>(st.st_size) : UINT64_MAX;
-}
-
 }  // namespace
 
 TEST(pages_outlive_a_clean_close) {
@@ -228,8 +223,8 @@ TEST(files_of_others_are_left_alone) {
         kit::PoolHandle pool;
         CHECK_EQ(kit::open_pool(pool, 8 * kit::kMiB, dir.pool().c_str(), 2),
                  as_int(SAC_E_EXISTS));
-        CHECK_EQ(size_of(dir.file(name)), 4u);
-        CHECK_EQ(size_of(dir.file("meta.new")), UINT64_MAX);
+        CHECK_EQ(kit::size_of(dir.file(name)), 4u);
+        CHECK_EQ(kit::size_of(dir.file("meta.new")), UINT64_MAX);
     }
 }
 
@@ -241,7 +236,7 @@ TEST(an_unfinished_pool_leaves_nothing_behind) {
         touch(dir.file(name));
     }
     kit::pool(8 * kit::kMiB, dir.pool(), 1).reset();
-    CHECK_EQ(size_of(dir.file("data.1")), UINT64_MAX);
+    CHECK_EQ(kit::size_of(dir.file("data.1")), UINT64_MAX);
     kit::PoolHandle pool;
     MUST(open_only(pool, dir.pool()));
     CHECK_EQ(kit::info(pool).extents, 1u);

@@ -16,11 +16,6 @@ int open_only(kit::PoolHandle &out, const std::string &path) {
     return kit::open_pool(out, 0, path.c_str(), 0, SAC_POOL_OPEN);
 }
 
-std::uint64_t size_of(const std::string &path) {
-    struct stat st{};
-    return stat(path.c_str(), &st) == 0 ? static_cast<std::uint64_t>(st.st_size) : UINT64_MAX;
-}
-
 }  // namespace
 
 TEST(ids_are_used_again_and_names_of_damaged_ones_are_unique) {
@@ -115,7 +110,7 @@ TEST(sizes_and_paths_that_cannot_be) {
         CHECK_EQ(status(std::uint64_t{1} << 46, path), as_int(SAC_E_ARG));
         CHECK_EQ(status(std::uint64_t{1} << 45, path), as_int(SAC_E_NO_SPACE));
     }
-    CHECK_EQ(size_of(dir.pool()), UINT64_MAX);  // nothing is left
+    CHECK_EQ(kit::size_of(dir.pool()), UINT64_MAX);  // nothing is left
     CHECK_EQ(status(0, ""), as_int(SAC_E_ARG));
     kit::PoolHandle pool;
     CHECK_EQ(open_only(pool, ""), as_int(SAC_E_ARG));

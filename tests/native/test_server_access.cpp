@@ -20,17 +20,11 @@ struct Served {
     kit::PoolHandle pool;
     kit::ServerHandle server;
     explicit Served(std::uint32_t creators = UINT32_MAX) : pool(place.pool()) {
-        const std::string run = place.run(), path = place.socket();
+        const std::string path = place.socket();
         MUST(chmod(path.substr(0, path.rfind('/')).c_str(), 0755) == 0 ? SAC_OK : SAC_E_SYSTEM);
-        sac_server_options o{};
-        o.struct_size = sizeof o;
-        o.socket_mode = 0666, o.socket_gid = UINT32_MAX, o.creators_gid = creators;
-        o.socket_path = path.c_str(), o.run_dir = run.c_str(), o.listen_fd = -1;
-        sac_server *out = nullptr;
-        MUST(sac_server_open(&o, &out));
-        server.reset(out);
-        MUST(sac_server_add_pool(out, "p", pool.get()));
-        MUST(sac_server_serve(out));
+        server = place.server(64, 0666, creators);
+        MUST(sac_server_add_pool(server.get(), "p", pool.get()));
+        MUST(sac_server_serve(server.get()));
     }
 };
 
