@@ -60,6 +60,15 @@ def test_chosen_by_words(tmp_path: Path) -> None:
     assert boots(found, ["nothing"]) == []
 
 
+def test_the_package_is_made_for_its_machine_only(tmp_path: Path) -> None:
+    head = 'FILES = ("dist/sacctl_*.deb",)\nLEAVES = "packages"'
+    found = boots([load(scenario(tmp_path, "a")), load(scenario(tmp_path, "b", head))])
+    assert {b.name: b.package for b in found if b.kernel == "6.12"} == {
+        "6.12-2hb2-a": False,
+        "6.12-2hb2-b": True,
+    }
+
+
 def test_topologies_by_kernel(tmp_path: Path) -> None:
     head = 'TOPOLOGIES = {"6.12": ("1hb1", "sw2"), "7.3": ("2hb2",)}'
     found = boots([load(scenario(tmp_path, "a", head))])

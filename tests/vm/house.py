@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vm.cache import ROOT, say
+from vm.cache import ROOT, locked, say
 from vm.core import Core
 from vm.images import Images, Kernel
 from vm.machine import AbortedError, HungError, Machine, Settings
@@ -50,20 +50,22 @@ class House:
         self.kernels: dict[str, Kernel] = {}
         self.root = Path()
 
-    def prepare(self, kernels: Iterable[str], files: Iterable[str] = ()) -> None:
-        """Makes what is missing, and the Debian package if files name it. Nothing of it is
-        changed by a machine."""
+    def prepare(self, kernels: Iterable[str]) -> None:
+        """Makes what is missing, the Debian package excepted. Nothing of it is changed by a
+        machine."""
         self.payload = Payload(self.core)
         self.root = self.images.root()
         for name in sorted(kernels):
             self.kernels[name] = self.images.kernel(name)
         self.payload.prepare()
-        if any(".deb" in pattern for pattern in files):
-            self.core.package()
 
     def run(self, boot: Boot, folder: Path, verbose: bool = False) -> list[Outcome]:
         """How all tests of a boot went, those after its restart included."""
         outcomes: list[Outcome] = []
+        if boot.package:
+            # Here, while other machines run: it takes minutes, most of them on one processor.
+            with locked(self.core.cache):
+                self.core.package()
         for tests in (boot.tests, boot.second):
             todo = list(tests)
             aborted = 0

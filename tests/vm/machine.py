@@ -155,6 +155,17 @@ class Machine:
                 at = memory.find(bytes.fromhex(what), at + 1)
         return found
 
+    def do_nonzero(self, device: int, offset: int, length: int) -> int | None:
+        """The offset of a byte in a range of a device's memory that is not zero."""
+        step = 1 << 20
+        with (self.folder / f"mem{device}").open("rb") as file:
+            for at in range(offset, offset + length, step):
+                file.seek(at)
+                part = file.read(min(step, offset + length - at))
+                if rest := part.lstrip(b"\0"):
+                    return at + len(part) - len(rest)
+        return None
+
     def do_poke(self, device: int, offset: int, data: str) -> None:
         with (self.folder / f"mem{device}").open("r+b") as file:
             file.seek(offset)

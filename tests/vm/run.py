@@ -52,12 +52,13 @@ def main() -> int:
         raise SystemExit("no test has such an id; see --list")
     house = House(given.cache, keep_core=given.keep_core)
     with locked(given.cache):
-        wanted = {p for b in machines for t in b.tests for p in t.scenario.files}
-        house.prepare({b.kernel for b in machines}, wanted)
+        house.prepare({b.kernel for b in machines})
     runs = given.cache / "runs"
     start = time.monotonic()
     # The longest first: at the end no processor waits for one long machine.
-    machines.sort(key=lambda b: -sum(t.scenario.limit for t in b.tests + b.second))
+    machines.sort(
+        key=lambda b: (not b.package, -sum(t.scenario.limit for t in b.tests + b.second))
+    )
     outcomes: list[Outcome] = []
     with locked(given.cache, ".running", wait=False), ThreadPoolExecutor(given.jobs) as pool:
         shutil.rmtree(runs, ignore_errors=True)

@@ -90,6 +90,11 @@ class Boot:
         what = only.pop() if len(only) == 1 else self.init
         return f"{self.kernel}-{self.topology}-{what}"
 
+    @property
+    def package(self) -> bool:
+        """Whether it brings the Debian package, which is made for that."""
+        return any(".deb" in name for test in self.tests for name in test.scenario.files)
+
 
 def load(file: Path) -> Scenario:
     """Raises SystemExit for a capital that is misspelt."""

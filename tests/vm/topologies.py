@@ -131,6 +131,11 @@ _FOUR = Topology(
     (Window((0, 1, 2, 3)), *(Window((b,), "1G") for b in range(4))),
 )
 
+# No window leads to both bridges: hardware cannot interleave all three devices.
+_APART = Topology(
+    "2hb3apart", (2, 1), ("rp00", "rp01", "rp10"), (Window((0,), "2G"), Window((1,), "2G"))
+)
+
 TOPOLOGIES = {
     t.name: t
     for t in (
@@ -143,6 +148,7 @@ TOPOLOGIES = {
         _two(2, 4096),
         _two(4, 4096),
         _FOUR,
+        _APART,
         _switch(2),
         _switch(4),
         replace(_one(2), name="1hb2mixed", sizes=(256, 512)),

@@ -53,6 +53,11 @@ class _Host:
         found: list[int] = ask("find", device=device, what=what.hex(), most=most)
         return found
 
+    def nonzero(self, device: int, offset: int, length: int) -> int | None:
+        """The offset of a byte there that is not zero; None where there is none."""
+        found: int | None = ask("nonzero", device=device, offset=offset, length=length)
+        return found
+
     def poke(self, device: int, offset: int, data: bytes) -> None:
         ask("poke", device=device, offset=offset, data=data.hex())
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +13,23 @@ from typing import Any
 from vm.guest import cxl
 from vm.guest.kit import host, sacctl, stop, until
 
-__all__ = ["Daemon", "Pages", "daemon", "interleaved", "open_by", "pool", "record"]
+__all__ = [
+    "Daemon",
+    "Pages",
+    "daemon",
+    "interleaved",
+    "layout",
+    "open_by",
+    "pool",
+    "record",
+    "room",
+]
 
 SOCKET = Path("/run/sac/sacd.sock")
 LOG = Path("/run/daemon.log")
 PAGE_TOKENS = 64
 ROW = 1024  # bytes; rows lie one behind the other in a page
-PIECE = 256  # bytes: the finest granularity of an interleave
+PIECE = ROW // 4  # bytes: the finest granularity of an interleave
 
 
 class Daemon:
@@ -37,7 +48,9 @@ class Daemon:
     def answers(self) -> bool:
         assert self.process
         assert self.process.poll() is None, f"the daemon ended: {LOG.read_text()}"
-        return SOCKET.exists() and not sacctl("daemon", "status", code=None).code
+        with socket.socket(socket.AF_UNIX) as one:
+            # Faster than a command; what it then does not answer at once is waited for.
+            return one.connect_ex(str(SOCKET)) == 0
 
     def stop(self) -> None:
         if self.process:
@@ -73,6 +86,13 @@ def record(name: str) -> dict[str, Any]:
     return found
 
 
+def room(own: int = 64) -> tuple[str, str]:
+    """Words of a pool's creation that leave it so many MiB of the first region: zeroing it at
+    its end takes the most time of all."""
+    each = min(cxl.number(f"{device.name}/ram/size") for device in cxl.devices().values())
+    return "--isolated-room", str(each * len(cxl.devices()) - own * cxl.MIB)
+
+
 @contextmanager
 def pool(name: str, *words: str) -> Iterator[None]:
     """A pool made with these words, destroyed at the end; no trace of it may be left."""
@@ -84,34 +104,48 @@ def pool(name: str, *words: str) -> Iterator[None]:
 
 
 class Pages:
-    """Pages of rows of 1 KiB in a namespace, by this process as a client.
+    """Pages of 64 rows in a namespace, by this process as a client.
 
-    Each piece of 256 bytes begins with a text of its own, so that it can be found in a
-    device's memory.
+    A page has 256 pieces of the same size; each begins with a text of its own, so that it can
+    be found in a device's memory.
     """
 
-    def __init__(self, pool: str, namespace: str, count: int = 4, seed: int = 0) -> None:
+    def __init__(
+        self,
+        pool: str,
+        namespace: str,
+        count: int = 4,
+        seed: int = 0,
+        *,
+        row: int = ROW,
+        checksum: bool = False,
+        exists: bool = False,
+    ) -> None:
+        """row: bytes, a multiple of 1 KiB. exists: take the namespace as it is, make none."""
         import libsac
 
-        plane = libsac.Plane("rows", range(1), ROW)
-        self.layout = libsac.Layout([plane], PAGE_TOKENS)
         self.pool = libsac.connect(pool)
-        self.ns = self.pool.namespace(namespace, self.layout)
+        if exists:
+            self.ns = self.pool.namespace(namespace)
+        else:
+            self.ns = self.pool.namespace(namespace, layout(row), checksum=checksum)
         tokens = range(seed, seed + count * PAGE_TOKENS)
         self.keys = self.ns.keys(tokens, salt=b"vm")
         self.seed = seed
         self.count = count
+        self.row = row
 
     def content(self, page: int) -> Any:
         import numpy
 
-        data = bytearray()
-        for piece in range(PAGE_TOKENS * ROW // PIECE):
-            head = self.head(page, piece)
-            data += head + bytes(
-                (page * 31 + piece + n) % 251 for n in range(PIECE - len(head))
-            )
-        return numpy.frombuffer(bytes(data), numpy.uint8).reshape(PAGE_TOKENS, ROW)
+        size = self.row // 4
+        pieces = numpy.arange(4 * PAGE_TOKENS)
+        bytes_of = (31 * page + pieces[:, None] + numpy.arange(size)) % 251
+        data = bytes_of.astype(numpy.uint8)
+        for piece in pieces:
+            head = self.head(page, int(piece))
+            data[piece, : len(head)] = numpy.frombuffer(head, numpy.uint8)
+        return data.reshape(PAGE_TOKENS, self.row)
 
     def head(self, page: int, piece: int) -> bytes:
         return f"<{self.seed}/{page}/{piece}>".encode()
@@ -128,13 +162,31 @@ class Pages:
         with self.ns.pin(self.keys) as prefix:
             tokens = prefix.tokens
             for page in range(tokens // PAGE_TOKENS):
-                first = page * PAGE_TOKENS
-                rows = prefix.gather("rows", layer=0, tokens=list(range(first, first + 64)))
-                assert (rows == self.content(page)).all(), f"page {page} reads back otherwise"
+                self._same(prefix, page, page)
         return int(tokens) // PAGE_TOKENS
+
+    def intact(self) -> list[int]:
+        """The pages that are there, whatever others are; each is read and compared."""
+        there = [page for page, yes in enumerate(self.ns.lookup(self.keys)) if yes]
+        for page in there:
+            with self.ns.pin(self.keys[page : page + 1]) as prefix:
+                self._same(prefix, 0, page)
+        return there
+
+    def _same(self, prefix: Any, at: int, page: int) -> None:
+        tokens = list(range(at * PAGE_TOKENS, (at + 1) * PAGE_TOKENS))
+        rows = prefix.gather("rows", layer=0, tokens=tokens)
+        assert (rows == self.content(page)).all(), f"page {page} reads back otherwise"
 
     def close(self) -> None:
         self.pool.close()
+
+
+def layout(row: int = ROW) -> Any:
+    """Of Pages: rows of so many bytes."""
+    import libsac
+
+    return libsac.Layout([libsac.Plane("rows", range(1), row)], PAGE_TOKENS)
 
 
 def interleaved(pages: Pages, order: list[int], granularity: int) -> None:

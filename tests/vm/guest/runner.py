@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from vm.guest.kit import PLAN, SkipError, kernel_log
 _MOST = 60_000  # bytes of output that are sent
 _SKIPPED = 77
 _OUTPUT = Path("/run/vm-output")
+_RECORDS = Path("/etc/sac/pools.d")
 
 
 def install() -> None:
@@ -109,6 +111,19 @@ def run_script(name: str, limit: float) -> int:
         time.sleep(0.05)
 
 
+def leftovers() -> list[str]:
+    """What a scenario has left: as cxl.leftovers(), and records of pools."""
+    return cxl.leftovers() + [f"the record {path}" for path in sorted(_RECORDS.glob("*.toml"))]
+
+
+def clean() -> None:
+    cxl.clean()
+    for path in _RECORDS.glob("*.toml"):
+        path.unlink()
+    for folder in Path("/dev/shm").glob("sac-*"):
+        shutil.rmtree(folder)
+
+
 def run_all(plan: dict[str, Any]) -> None:
     for test in plan["tests"]:
         tell({"begin": test["id"]})
@@ -116,17 +131,17 @@ def run_all(plan: dict[str, Any]) -> None:
         start = time.monotonic()
         status, output = run_one(test["module"], test["function"], test["limit"])
         seconds = time.monotonic() - start
-        left = [] if test["leaves"] else cxl.leftovers()
+        left = [] if test["leaves"] else leftovers()
         if left:
             if status == "passed":
                 status = "failed"
             output += "left behind: " + "; ".join(left) + "\n"
-            cxl.clean()
+            clean()
         if status == "failed":
             new = kernel_log().splitlines()[lines:]
             output += "kernel: " + "\nkernel: ".join(new[-60:]) + "\n"
         tell({"end": test["id"], "status": status, "seconds": seconds, "output": output})
-        if left and cxl.leftovers():
+        if left and leftovers():
             break
 
 

@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 from vm.guest import cxl
-from vm.guest.kit import equal, sacctl, sh, until
+from vm.guest.kit import equal, sacctl, sh, topology, until
 from vm.guest.product import Pages, daemon, record
 
+TOPOLOGIES = {"6.12": ("2hb2",), "7.3": ("1hb1",)}
 APPEND = "memhp_default_state=offline"
 LIMIT = 400
+
+WINDOWS = {"1hb1": "decoder0.0", "2hb2": "decoder0.2"}
 
 
 def made_by_cxl() -> tuple[str, str]:
     """A region by `cxl create-region`, its dax device on kmem; both names."""
     names = [d.name for d in cxl.devices().values()]
-    sh("cxl", "create-region", "-t", "ram", "-m", "-d", "decoder0.2", "-w", "2", *names)
+    where = ("-d", WINDOWS[topology()], "-w", str(len(names)))
+    sh("cxl", "create-region", "-t", "ram", "-m", *where, *names)
     region = next(cxl.BUS.glob("region*")).name
     dax = cxl.dax_of(region)
     until("kmem to take it", lambda: cxl.driver(dax) == "kmem")

@@ -8,7 +8,7 @@ import sys
 
 from vm.guest import cxl
 from vm.guest.kit import sacctl, sh
-from vm.guest.product import daemon
+from vm.guest.product import daemon, room
 
 LIMIT = 400
 _JOB = (sys.executable, "-P", "-m", "sacctl.demo.job")
@@ -17,7 +17,7 @@ _JOB = (sys.executable, "-P", "-m", "sacctl.demo.job")
 def test_writer_and_reader() -> None:
     names = ",".join(d.name for d in cxl.devices().values())
     with daemon() as it:
-        sacctl("pool", "create", "demo", "--devices", names, limit=200)
+        sacctl("pool", "create", "demo", "--devices", names, *room(160), limit=200)
         sh(*_JOB, "write", "2048", "2", limit=120)
         it.kill()
         it.start()

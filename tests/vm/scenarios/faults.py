@@ -13,9 +13,8 @@ from pathlib import Path
 
 from vm.guest import cxl
 from vm.guest.kit import equal, host, sacctl, sh, until
-from vm.guest.product import Pages, daemon, pool, record
+from vm.guest.product import Pages, daemon, pool, record, room
 
-# One device: half the time of two, and most of it goes into the scrub at the end.
 TOPOLOGIES = ("1hb1",)
 LIMIT = 400
 DEVICE = "/machine/peripheral/mem0"  # of the host; serial 0x100
@@ -43,7 +42,7 @@ def codes(*, code: int | None = None) -> set[str]:
 @contextmanager
 def two() -> Iterator[tuple[Pages, Pages]]:
     """A pool with pages in two namespaces, which have no block in common."""
-    with pool("kv", "--devices", devices()):
+    with pool("kv", "--devices", devices(), *room()):
         first, second = Pages("kv", "first"), Pages("kv", "second", seed=10_000)
         for pages in (first, second):
             pages.put()
@@ -107,7 +106,11 @@ def test_the_monitor_hears_and_outlives_the_daemon() -> None:
 
 
 def test_a_device_pulled_out_and_put_back() -> None:
-    with daemon(), pool("other", "--emulate", "32M"), pool("kv", "--devices", devices()):
+    with (
+        daemon(),
+        pool("other", "--emulate", "32M"),
+        pool("kv", "--devices", devices(), *room()),
+    ):
         pages, others = Pages("kv", "chat"), Pages("other", "chat")
         for one in (pages, others):
             one.put()
@@ -132,7 +135,7 @@ def test_a_device_pulled_out_and_put_back() -> None:
 def test_a_driver_taken_away() -> None:
     """The dax device stays, and is not bound again while anybody has it open from before:
     that would break the kernel."""
-    with daemon() as it, pool("kv", "--devices", devices()):
+    with daemon() as it, pool("kv", "--devices", devices(), *room()):
         pages = Pages("kv", "chat")
         pages.put()
         name = Path(record("kv")["extents"][0]["path"]).name
@@ -153,7 +156,7 @@ def test_a_driver_taken_away() -> None:
 
 
 def test_doctor() -> None:
-    with daemon(), pool("kv", "--devices", devices()):
+    with daemon(), pool("kv", "--devices", devices(), *room()):
         file = Path("/tmp/report.tar.gz")
         sacctl("doctor", "--output-file", str(file))
         equal(oct(file.stat().st_mode & 0o777), "0o600", "mode")

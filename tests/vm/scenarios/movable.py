@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from vm.guest import cxl
 from vm.guest.kit import equal, sacctl, sh, until
-from vm.guest.product import Pages, daemon, record
+from vm.guest.product import Pages, daemon, record, room
 
 APPEND = "memhp_default_state=online_movable"
 TOPOLOGIES = ("1hb1",)
@@ -37,7 +37,7 @@ def test_create_beside_auto_online() -> None:
     """The kernel would put new memory online; the pool gets it all the same."""
     names = ",".join(d.name for d in cxl.devices().values())
     with daemon():
-        sacctl("pool", "create", "kv", "--devices", names, limit=200)
+        sacctl("pool", "create", "kv", "--devices", names, *room(), limit=200)
         equal(record("kv")["state"], "serving", "state of the pool")
         for dax in record("kv")["cxl"]["regions"][0]["dax"]:
             equal(cxl.driver(dax), "device_dax", f"the driver of {dax}")

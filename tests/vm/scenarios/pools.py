@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from vm.guest import cxl
 from vm.guest.kit import equal, host, sacctl, topology
-from vm.guest.product import Pages, daemon, interleaved, pool, record
+from vm.guest.product import Pages, daemon, interleaved, pool, record, room
 
-# Each on one kernel: most of the time goes into the scrub of what is destroyed.
+# Each on one kernel.
 TOPOLOGIES = {"6.12": ("1hb1", "1hb2", "2hb4", "sw2"), "7.3": ("2hb2", "4hb4")}
 LIMIT = 400
 
@@ -35,6 +35,8 @@ def test_create_use_destroy() -> None:
     words = ["--devices", names(indices)]
     if len(order) > 1 and not topology().startswith(("2hb", "4hb")):
         words += ["--granularity", str(granularity)]
+    if len(order) > 1:
+        words += room()  # one pool of them all takes the whole of its devices
     with daemon() as it, pool("kv", *words):
         shown = record("kv")
         region = shown["cxl"]["regions"][0]

@@ -6,7 +6,11 @@ from __future__ import annotations
 
 from vm.guest.kit import sh
 
-TOPOLOGIES = ("1hb1", "1hb2", "1hb4", "2hb2", "2hb2g4k", "2hb4", "4hb4", "sw2", "sw4")
+# The newer kernel only on machines that other scenarios start.
+TOPOLOGIES = {
+    "6.12": ("1hb1", "1hb2", "1hb4", "2hb2", "2hb2g4k", "2hb4", "4hb4", "sw2", "sw4"),
+    "7.3": ("1hb1", "1hb2", "2hb2", "2hb4", "4hb4", "sw4"),
+}
 LIMIT = 180
 
 

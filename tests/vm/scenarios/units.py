@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 from vm.guest.kit import equal, host, sacctl, sh, until
+from vm.guest.product import room
 from vm.guest.system import (
     Client,
     ask_as,
@@ -68,7 +69,7 @@ def _activation() -> None:
 
 def _pool() -> None:
     """Its devices are the daemon's, and no client's."""
-    sacctl("pool", "create", "kv", "--devices", "serial:0x100,serial:0x101", limit=180)
+    sacctl("pool", "create", "kv", "--devices", "serial:0x100,serial:0x101", *room(), limit=180)
     equal(pool_state("kv"), "serving", "the pool")
     rules = [
         *Path("/run/udev/rules.d").glob("80-sac-*"),
