@@ -22,6 +22,7 @@ from typing import Any
 
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.errors import CtlError
+from sacctl.files import read_regular
 
 __all__ = ["Doctor", "Report"]
 
@@ -114,7 +115,7 @@ class Doctor:
         found: dict[str, str] = {}
         for path in sorted(self._records.glob("*.toml")) if self._records else []:
             try:
-                found[path.name] = path.read_text(errors="replace")[: 1 << 20]
+                found[path.name] = read_regular(path, 1 << 20).decode(errors="replace")
             except OSError as error:
                 self.unread.append(f"{path}: {error.strerror}")
         return found

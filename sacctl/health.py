@@ -133,9 +133,10 @@ def _pool(pool: PoolRecord, sight: Sight) -> Findings:
                 f"when its device is back: sacctl pool assemble {name}",
             )
     if pool["dead_blocks"]:
-        yield finding(
-            "SAC203", name, f"{pool['dead_blocks']} blocks of 2 MiB of its memory are dead"
-        )
+        dead = pool["dead_blocks"]
+        which = "1 block" if dead == 1 else f"{dead} blocks"
+        are = "is" if dead == 1 else "are"
+        yield finding("SAC203", name, f"{which} of 2 MiB of its memory {are} dead")
     starved = [
         space["name"]
         for space in sight.namespaces

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from shutil import which
 from typing import Any
 
 from sacctl.cxl.alerts import alerts, members, poisoned
-from sacctl.cxl.condition import Condition, History, conditions, uses
+from sacctl.cxl.condition import Condition, History, Use, conditions, uses
 from sacctl.cxl.guard import left_behind
+from sacctl.cxl.model import Topology
 from sacctl.cxl.poison import locate, places
 from sacctl.cxl.read import read
 from sacctl.cxl.sysfs import Sysfs
@@ -20,6 +22,10 @@ from sacctl.errors import CtlError
 __all__ = ["ask_devices", "look"]
 
 Pools = Sequence[Mapping[str, Any]]  # records of pool.list
+
+_INSTALL = "apt install cxl (Debian 13), or ndctl (Debian 12)"
+_LOG = "journalctl -k says more, if it should have one"
+_NONE = "nothing is to be done: what is in sysfs is looked at all the same"
 
 
 def look(sysfs: Sysfs, pools: Pools, history: History | None = None) -> list[Condition]:
@@ -54,18 +60,29 @@ def ask_devices(sysfs: Sysfs, pools: Pools) -> list[Condition]:
     if not used:
         return []
     topology = read(sysfs)
-    readings = ask(poison=False)
-    found = list(alerts(topology, used, readings))
-    if readings.note:
-        found.append(Condition("SAC515", "devices", f"not asked: {readings.note}"))
+    found = _reported(sysfs, topology, used)
     names = [m.name for m in members(topology, used)]
     try:
         with Trace(sysfs, f"sac-health-{os.getpid()}") as trace:
             events, failed = read_poison(sysfs, trace, names)
     except CtlError as error:
-        return [*found, Condition("SAC515", "poison lists", error.message)]
+        hint = error.hint or (_NONE if sysfs.simulated else _LOG)
+        return [*found, Condition("SAC515", "poison lists", error.message, hint)]
     known = places(sysfs, pools)
     bad = [(event, locate(event, topology, known)) for event in events if event.damaged]
     found += poisoned(bad)
-    found += [Condition("SAC515", why.partition(":")[0], why) for why in failed]
+    found += [Condition("SAC515", why.partition(":")[0], why, _LOG) for why in failed]
+    return found
+
+
+def _reported(sysfs: Sysfs, topology: Topology, used: Sequence[Use]) -> list[Condition]:
+    """What the program cxl says. It knows this machine's devices only, so that it is not asked
+    where the tree is another one."""
+    if sysfs.simulated:
+        return [Condition("SAC515", "devices", "not asked: this is a simulated machine", _NONE)]
+    readings = ask(poison=False)
+    found = list(alerts(topology, used, readings))
+    if readings.note:
+        hint = "sudo cxl list -M -H -A shows what is wrong" if which("cxl") else _INSTALL
+        found.append(Condition("SAC515", "devices", f"not asked: {readings.note}", hint))
     return found

@@ -29,6 +29,7 @@ __all__ = [
     "parse_listen",
 ]
 
+MOST = 1 << 20  # bytes of a settings file
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("auto", "journal", "text", "json")
 # What a reload takes over; a change of any other key waits for a restart.
@@ -128,7 +129,11 @@ def load(file: Path | None = None) -> Settings:
     named = file is not None or bool(os.environ.get("SAC_CONFIG"))
     path = paths.config_file() if file is None else file
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as opened:  # a device may have no end
+            text = opened.read(MOST + 1)
+        if len(text) > MOST:
+            raise UsageError(f"{path} is too long for settings", object=str(path))
+        data = tomllib.loads(text.decode())
     except FileNotFoundError:
         if not named:
             return Settings()

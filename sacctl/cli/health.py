@@ -17,6 +17,7 @@ from sacctl.errors import CtlError, UsageError
 
 if TYPE_CHECKING:
     from sacctl.cxl.condition import Condition
+    from sacctl.pool.record import Record
     from sacctl.records import HealthRecord, PoolRecord
 
 __all__ = ["health", "look"]
@@ -99,14 +100,25 @@ def _half_made(state: App) -> list[Condition]:
     from sacctl.cli import offline
     from sacctl.cxl.condition import Condition
 
-    records = offline.own_records(state)
-    found = [records.find(name) for name in records.names()]
-    left = [r for r in found if r is not None and r.state in ("creating", "destroying")]
+    left = [r for r in _records(state) if r.state in ("creating", "destroying")]
     shown = [offline.offline(record, True) for record in left]
     return [
         Condition("SAC201", p["name"], f"it is not served: {p['reason']}", p["hint"])
         for p in shown
     ]
+
+
+def _records(state: App) -> list[Record]:
+    """Those that can be read: of the others the daemon says what is wrong."""
+    from sacctl.cli import offline
+
+    records, found = offline.own_records(state), []
+    for name in records.names():
+        try:
+            found.append(records.find(name))
+        except CtlError as error:
+            state.more(f"a record is left out: {error}")
+    return [record for record in found if record is not None]
 
 
 def _pools(state: App, answered: bool) -> list[PoolRecord]:
@@ -115,9 +127,7 @@ def _pools(state: App, answered: bool) -> list[PoolRecord]:
 
     if answered:
         return offline.all_pools(state)
-    records = offline.own_records(state)
-    found = [records.find(name) for name in records.names()]
-    return [offline.offline(record, False) for record in found if record is not None]
+    return [offline.offline(record, False) for record in _records(state)]
 
 
 def _explain(state: App, code: str) -> None:

@@ -50,6 +50,7 @@ def create_isolated(
     """Makes the namespace with its own devices."""
     from sacctl.cli.offline import own_records
     from sacctl.cli.pool_cxl import owner
+    from sacctl.cli.pool_poison import out_of_use
     from sacctl.pool.cxl_isolated import create, pool_of
 
     quota = options.pop("quota") or 0
@@ -76,6 +77,7 @@ def create_isolated(
         state.plan(made.steps)
         return
     where = pool_of(parent, name)
+    out_of_use(state)
     answer = state.call("namespace.show", pool=where, name=name)
     from sacctl.render.pools import namespace_parts
 
@@ -107,6 +109,7 @@ def _parent(state: App) -> str:
 def destroyed_isolated(state: App, where: str, name: str, yes: bool, dry_run: bool) -> bool:
     """Whether the namespace is an isolated one, which then has been destroyed (or planned)."""
     from sacctl.cli.offline import own_records
+    from sacctl.cli.pool_answers import refuse_leak
     from sacctl.cli.pool_cxl import destroy
     from sacctl.pool.cxl_isolated import find
 
@@ -122,7 +125,6 @@ def destroyed_isolated(state: App, where: str, name: str, yes: bool, dry_run: bo
     gone = destroy(state, record.name)
     values = {"pool": record.name, "namespace": name, "steps": gone.steps}
     state.emit("namespace.destroy", values, list)
-    for left in gone.left:
-        state.say(f"note: {left}")
+    refuse_leak(state, f"namespace {record.name}/{name}", gone)
     state.say(f"namespace {record.name}/{name} is destroyed, and its room given back")
     return True

@@ -12,7 +12,7 @@ import click
 from sacctl.cli.base import Group
 from sacctl.cli.context import App, app
 from sacctl.cli.options import Size, assume_yes, dry_run, pool_name
-from sacctl.cli.pool_answers import answer, lost, ours, shown
+from sacctl.cli.pool_answers import answer, lost, ours, refuse_leak, shown
 from sacctl.errors import CtlError, UsageError
 
 if TYPE_CHECKING:
@@ -239,7 +239,8 @@ def extend(name: str, emulate: str | None, dry_run: bool) -> None:
 @click.option(
     "--allow-leak",
     is_flag=True,
-    help="Go on where memory cannot go offline; it is lost until the next reboot.",
+    help="Go on where memory cannot go offline (it is lost until the next reboot), or cannot "
+    "be scrubbed, because devices are missing.",
 )
 @assume_yes
 @dry_run
@@ -294,6 +295,5 @@ def _destroy_cxl(
     state.confirm(f"Destroy {lost(state, name)}?", yes)
     gone = remove(state, name, **allowed)
     state.emit("pool.destroy", {"pool": name, "steps": gone.steps, "left": gone.left}, list)
-    for left in gone.left:
-        state.say(f"note: {left}")
+    refuse_leak(state, f"pool {name}", gone)
     state.say(f"pool {name} is destroyed{_stays(gone)}")

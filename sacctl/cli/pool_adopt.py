@@ -85,20 +85,30 @@ def adopt(words: tuple[str, ...], force_offline: bool, dry_run: bool) -> None:
     metavar="SECONDS",
     help="How long to wait for devices that are not there yet.",
 )
+@click.option(
+    "--format",
+    "anew",
+    is_flag=True,
+    help="Give up what is on its memory where that is not this pool, or not whole.",
+)
 @dry_run
-def assemble(name: str | None, every: bool, wait: float, dry_run: bool) -> None:
+def assemble(name: str | None, every: bool, wait: float, anew: bool, dry_run: bool) -> None:
     """Make a pool's regions and devices again, as its record says.
 
     For the start of the machine, and for devices that came back. What is there already stays;
-    a running daemon gets the pool. Memory that lost its content becomes an empty pool.
+    a running daemon gets the pool. Memory that lost its content becomes an empty pool; memory
+    that holds something else, as when devices were swapped, is left alone.
     """
     state = app()
     from sacctl.cli.offline import own_records
 
     if (name is None) == (not every):
         raise UsageError("which pool? Give its name, or --all", hint="sacctl pool list")
+    if anew and every:
+        raise UsageError("--format is for one pool: give its name")
     if name is not None:
-        _emit(state, [_assembled(state, name, dry_run, time.monotonic() + wait)], dry_run)
+        until = time.monotonic() + wait
+        _emit(state, [_assembled(state, name, dry_run, until, anew)], dry_run)
         return
     failed: list[str] = []
     done: list[dict[str, Any]] = []
@@ -142,8 +152,11 @@ def _recorded(state: App) -> list[str]:
     return [name for *_, name in sorted(found)]
 
 
-def _assembled(state: App, name: str, dry_run: bool, until: float) -> dict[str, Any]:
-    """until: as time.monotonic() says it, how long missing devices are waited for."""
+def _assembled(
+    state: App, name: str, dry_run: bool, until: float, anew: bool = False
+) -> dict[str, Any]:
+    """until: as time.monotonic() says it, how long missing devices are waited for. anew: as of
+    assemble()."""
     from sacctl.cli.offline import own_records
     from sacctl.pool.cxl_assemble import assemble as make
     from sacctl.pool.cxl_hand import awaited
@@ -161,6 +174,7 @@ def _assembled(state: App, name: str, dry_run: bool, until: float) -> dict[str, 
                     records,
                     daemon=state.try_link(),
                     dry_run=dry_run,
+                    anew=anew,
                     say=say,
                 )
             break
@@ -170,10 +184,12 @@ def _assembled(state: App, name: str, dry_run: bool, until: float) -> dict[str, 
             state.more(f"waiting: {missing}")
             time.sleep(POLL)
     if done.formatted:
-        state.say(
-            f"pool {name}: its memory had lost its content, as without power; it is a new, "
-            "empty pool now"
+        why = (
+            "what was on its memory was given up"
+            if done.forced
+            else "its memory had lost its content, as without power"
         )
+        state.say(f"pool {name}: {why}; it is a new, empty pool now")
     if done.checked and not dry_run:
         pages = "" if done.pages is None else f"; {_count(done.pages)} now"
         state.say(
@@ -199,8 +215,11 @@ def _emit(state: App, done: list[dict[str, Any]], dry_run: bool) -> None:
     if dry_run:
         state.plan(step for one in done for step in one.get("steps", ()))
         return
+    from sacctl.cli.pool_poison import out_of_use
     from sacctl.render.cxl_pools import assembled_table
 
+    if any(one.get("served") and one["changed"] for one in done):
+        out_of_use(state)
     state.emit(
         "pool.assemble", {"pools": done}, lambda: [assembled_table(done)] if done else []
     )

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sacctl.cli.context import App
-from sacctl.errors import CtlError, DeniedError, NotFoundError
+from sacctl.errors import CtlError, DeniedError, NotFoundError, PartlyError
 
-__all__ = ["answer", "lost", "ours", "shown"]
+if TYPE_CHECKING:
+    from sacctl.pool.cxl_destroy import CxlDestroyed
+
+__all__ = ["answer", "lost", "ours", "refuse_leak", "shown"]
 
 
 def shown(state: App, name: str) -> dict[str, Any]:
@@ -46,10 +49,12 @@ def _with_room(state: App, answer: dict[str, Any]) -> dict[str, Any]:
 def answer(state: App, schema: str, made: Any, values: dict[str, Any]) -> None:
     """Emits the pool as it is now. made.pool is empty where no daemon was handed it."""
     from sacctl.cli.offline import offline
+    from sacctl.cli.pool_poison import out_of_use
     from sacctl.render.pools import pool_parts
 
     found, served = made.pool or offline(made.record, False), made.served
-    if not served or not made.pool:
+    poisoned = served and made.record.cxl is not None and out_of_use(state)
+    if not served or not made.pool or poisoned:
         # A daemon that has started meanwhile takes the pool by its record; and one that had
         # it already was not handed it.
         with suppress(CtlError):
@@ -86,6 +91,19 @@ class ours:  # noqa: N801 -- reads as a word: with ours(...)
                 object=self._name,
                 hint="run this as that user",
             ) from error
+
+
+def refuse_leak(state: App, what: str, gone: CxlDestroyed) -> None:
+    """Says what of a destroyed pool stays in memory. Raises PartlyError where anything does."""
+    for left in gone.left:
+        state.say(f"note: {left}")
+    if gone.left:
+        raise PartlyError(
+            f"{what} is destroyed, and not all of its memory was scrubbed",
+            object=gone.record.name,
+            hint="keep these devices, or zero them by hand: whoever gets them next can read "
+            "what they hold",
+        )
 
 
 def lost(state: App, name: str) -> str:

@@ -162,14 +162,15 @@ def _region(topology: Topology, sysfs: Sysfs, region: Region) -> Judgement:
     if not region.committed:
         gone = sum(not target for target in region.targets)
         why = (
-            f"{gone} of its {region.ways} devices have gone"
+            f"{gone} of its {region.ways} devices {'has' if gone == 1 else 'have'} gone"
             if gone
             else "it was never finished, or a device was unplugged"
         )
         return _no(
             "broken",
             f"{name} is not committed: {why}",
-            f"sacctl pool assemble, once its devices are back; or cxl destroy-region -f {name}",
+            "of a pool: sacctl pool assemble, once its devices are back; of nobody: "
+            f"cxl destroy-region -f {name}, and make a pool of its devices",
             region=name,
         )
     if region.driver != "cxl_region":

@@ -7,9 +7,8 @@ import errno
 from collections.abc import Callable
 
 from sacctl.cxl.meanings import failed
-from sacctl.cxl.offline import online, refusal
+from sacctl.cxl.offline import refuse_online
 from sacctl.cxl.read import read
-from sacctl.cxl.read_blocks import blocks_of
 from sacctl.cxl.sizes import size_text
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.cxl.users import refuse_used
@@ -55,6 +54,15 @@ class _Driver(Step):
         return self._sysfs.exists(f"{DEVICES}/{self._name()}")
 
 
+class _Given(_Driver):
+    """A step for one driver, named from the start. _done: there is something to undo."""
+
+    def __init__(self, sysfs: Sysfs, name: Callable[[], str], driver: str) -> None:
+        super().__init__(sysfs, name)
+        self._driver = driver
+        self._done = False
+
+
 class Unbind(_Driver):
     """From whatever has it; nothing where nothing has. kmem is taken away only when no memory
     block is online (leak: even then). Undone, the driver has it again.
@@ -82,9 +90,7 @@ class Unbind(_Driver):
         if not driver:
             return
         if driver == "kmem" and not self._leak:
-            blocks = blocks_of(self._sysfs, read(self._sysfs), self._name())
-            if online(blocks):
-                raise refusal(self._name(), blocks)
+            refuse_online(self._sysfs, self._name())
         self._from = driver
         try:
             self._write(driver, "unbind")
@@ -98,14 +104,9 @@ class Unbind(_Driver):
         self._from = ""
 
 
-class NewId(_Driver):
+class NewId(_Given):
     """Tells a driver that the device is its own, which binds it where nothing has it. Undone:
     unbound, and the driver forgets it."""
-
-    def __init__(self, sysfs: Sysfs, name: Callable[[], str], driver: str) -> None:
-        super().__init__(sysfs, name)
-        self._driver = driver
-        self._done = False
 
     @property
     def what(self) -> str:
@@ -135,21 +136,14 @@ class NewId(_Driver):
             return
         if self._there() and self._is(self._driver):
             if self._driver == "kmem":
-                blocks = blocks_of(self._sysfs, read(self._sysfs), self._name())
-                if online(blocks):
-                    raise refusal(self._name(), blocks)
+                refuse_online(self._sysfs, self._name())
             self._write(self._driver, "unbind")
         forget(self._sysfs, self._driver, self._name())
         self._done = False
 
 
-class EnsureDriver(_Driver):
+class EnsureDriver(_Given):
     """Binds the device where new_id did not, and reads the driver back."""
-
-    def __init__(self, sysfs: Sysfs, name: Callable[[], str], driver: str) -> None:
-        super().__init__(sysfs, name)
-        self._driver = driver
-        self._bound = False
 
     @property
     def what(self) -> str:
@@ -158,7 +152,7 @@ class EnsureDriver(_Driver):
 
     def apply(self) -> None:
         if not driver_of(self._sysfs, self._name()):
-            self._bound = True
+            self._done = True
             try:
                 self._write(self._driver, "bind")
             except CtlError as error:
@@ -166,7 +160,7 @@ class EnsureDriver(_Driver):
                 if error.errno != errno.EBUSY or not wait_for(
                     lambda: self._is(self._driver), _PROBE
                 ):
-                    self._bound = False
+                    self._done = False
                     raise
         found = driver_of(self._sysfs, self._name())
         if found != self._driver:
@@ -177,18 +171,13 @@ class EnsureDriver(_Driver):
             )
 
     def undo(self) -> None:
-        if self._bound and self._there() and self._is(self._driver):
+        if self._done and self._there() and self._is(self._driver):
             self._write(self._driver, "unbind")
-        self._bound = False
-
-
-class ForgetId(_Driver):
-    """Makes device_dax forget a device of this name, which a later region may get."""
-
-    def __init__(self, sysfs: Sysfs, name: Callable[[], str], driver: str) -> None:
-        super().__init__(sysfs, name)
-        self._driver = driver
         self._done = False
+
+
+class ForgetId(_Given):
+    """Makes device_dax forget a device of this name, which a later region may get."""
 
     @property
     def what(self) -> str:

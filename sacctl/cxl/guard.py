@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
-from pathlib import Path
 
 from sacctl.cxl.meanings import failed
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.cxl.writes import echo
+from sacctl.files import read_regular, write_whole
 from sacctl.pool.steps import Step
 
 __all__ = ["AUTOPROBE", "NOTE", "Guard", "left_behind"]
@@ -26,6 +26,7 @@ __all__ = ["AUTOPROBE", "NOTE", "Guard", "left_behind"]
 AUTOPROBE = "/sys/bus/dax/drivers_autoprobe"
 AUTO_ONLINE = "/sys/devices/system/memory/auto_online_blocks"
 NOTE = "/run/sac-cxl-guard"  # not in /run/sac, which is another user's
+_MOST = 4096  # bytes of it
 _OFF = {AUTOPROBE: "0", AUTO_ONLINE: "offline"}
 _VALUES = {
     AUTOPROBE: ("0", "1"),
@@ -93,9 +94,7 @@ class Guard:
         file = self._sysfs.at(NOTE)
         try:
             file.parent.mkdir(0o755, parents=True, exist_ok=True)
-            new = file.with_name(file.name + ".new")
-            new.write_text(f"{path} {value}\n")
-            new.replace(file)
+            write_whole(file, f"{path} {value}\n".encode(), 0o644)
         except OSError as error:
             # Without the note only a kill would leave the switch off; root can always write it.
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -140,7 +139,8 @@ def left_behind(sysfs: Sysfs) -> dict[str, str]:
 
 def _noted(sysfs: Sysfs) -> dict[str, str]:
     try:
-        path, _, value = Path(sysfs.at(NOTE)).read_text().strip().partition(" ")
+        text = read_regular(sysfs.at(NOTE), _MOST).decode()
     except (OSError, ValueError):
         return {}
+    path, _, value = text.strip().partition(" ")
     return {path: value} if value in _VALUES.get(path, ()) else {}

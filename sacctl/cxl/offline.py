@@ -19,7 +19,16 @@ from sacctl.cxl.writes import echo
 from sacctl.errors import PartlyError, RefusedError
 from sacctl.pool.steps import Step
 
-__all__ = ["Offline", "RefuseOnline", "block_path", "online", "refusal", "report", "zones_of"]
+__all__ = [
+    "Offline",
+    "RefuseOnline",
+    "block_path",
+    "online",
+    "refusal",
+    "refuse_online",
+    "report",
+    "zones_of",
+]
 
 BOOT_FIX = "boot with memhp_default_state=offline"
 _ONLINE_AGAIN = {"Movable": "online_movable", "Normal": "online_kernel"}
@@ -67,6 +76,13 @@ def refusal(name: str, blocks: Sequence[Block]) -> RefusedError:
     )
 
 
+def refuse_online(sysfs: Sysfs, name: str) -> None:
+    """Raises RefusedError where a memory block of the dax device is online."""
+    blocks = _blocks(sysfs, name)
+    if online(blocks):
+        raise refusal(name, blocks)
+
+
 class RefuseOnline(Step):
     """Fails where a memory block of the dax device is online when its turn comes."""
 
@@ -78,9 +94,7 @@ class RefuseOnline(Step):
         return f"check that no memory block of {self._name()} is online"
 
     def apply(self) -> None:
-        blocks = _blocks(self._sysfs, self._name())
-        if online(blocks):
-            raise refusal(self._name(), blocks)
+        refuse_online(self._sysfs, self._name())
 
 
 class Offline(Step):

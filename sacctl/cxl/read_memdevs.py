@@ -13,6 +13,7 @@ __all__ = ["link_of", "memdevs", "unclaimed"]
 
 _PCI = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _MODES = ("ram", "pmem", "mixed", "none")
+_FIRMWARE = 64  # characters of its version; a device has 16
 
 
 def memdevs(sysfs: Sysfs) -> tuple[list[Memdev], list[Skipped]]:
@@ -50,7 +51,7 @@ def _memdev(sysfs: Sysfs, name: str, real: str, endpoint: str) -> Memdev:
         pci=pci,
         vendor=number_of(above.optional("vendor")) or 0,
         device=number_of(above.optional("device")) or 0,
-        firmware=at.optional("firmware_version"),
+        firmware=at.optional("firmware_version")[:_FIRMWARE],
         numa_node=at.signed("numa_node"),
         ram_bytes=at.number("ram/size"),
         pmem_bytes=number_of(at.optional("pmem/size")) or 0,

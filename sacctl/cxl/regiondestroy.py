@@ -38,6 +38,7 @@ def destroy(
     force_offline: bool = False,
     allow_leak: bool = False,
     seconds: float = OFFLINE_SECONDS,
+    whose: Callable[[str], str] = lambda region: "",
 ) -> list[Step]:
     """Steps that give back all that a region has: drivers, dax devices, decoders, memory.
 
@@ -46,6 +47,7 @@ def destroy(
     Args:
         force_offline: memory blocks that are online are taken offline, each within seconds.
         allow_leak: what cannot go offline is lost until the next reboot (kernels before 7).
+        whose: the pool that has a region, "" where none has: for errors.
 
     Raises NotFoundError; RefusedError: memory blocks are online, or a region behind it on the
     same devices must be destroyed first. The steps raise RefusedError where a process has a
@@ -56,7 +58,7 @@ def destroy(
         raise NotFoundError(
             f"there is no region '{region}'", object=region, hint="sacctl device topology"
         )
-    _check_last(topology, found)
+    _check_last(topology, found, whose)
     guard = Guard(sysfs)
     steps: list[Step] = [RefuseUsed(sysfs, _just(name)) for name in found.dax]
     steps += guard.begin
@@ -84,7 +86,7 @@ def free_dpa(sysfs: Sysfs, decoders: Sequence[str]) -> list[Step]:
     return [FreeDpa(sysfs, decoder) for decoder in decoders]
 
 
-def _check_last(topology: Topology, region: Region) -> None:
+def _check_last(topology: Topology, region: Region, whose: Callable[[str], str]) -> None:
     """Decoders of a device are given back in decreasing order."""
     for target in filter(None, region.targets):
         owner = topology.owner_of(target)
@@ -93,11 +95,13 @@ def _check_last(topology: Topology, region: Region) -> None:
         later = next((d for d in behind if d.dpa_bytes or d.region), None)
         if owner and later:
             other = later.region or f"the memory of {later.name}"
+            pool = whose(later.region) if later.region else ""
+            of = f" of pool '{pool}'" if pool else ""
             raise RefusedError(
-                f"{region.name} cannot be destroyed before {other}: {owner.name} gives its "
+                f"{region.name} cannot be destroyed before {other}{of}: {owner.name} gives its "
                 f"decoders back in decreasing order, and {later.name} is behind {target}",
                 object=region.name,
-                hint=f"destroy {other} first",
+                hint=f"sacctl pool destroy {pool} first" if pool else f"destroy {other} first",
             )
 
 

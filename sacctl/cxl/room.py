@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from sacctl.cxl.model import Memdev, Region, RootDecoder, Topology
 
-__all__ = ["assume", "first_fit", "members", "takes", "used_decoders"]
+__all__ = ["assume", "first_fit", "members", "takes", "used_decoders", "without"]
 
 
 def members(topology: Topology, region: Region) -> list[Memdev]:
@@ -92,6 +92,37 @@ def assume(
         ),
         regions=(*topology.regions, region),
     )  # fmt: skip
+
+
+def without(topology: Topology, names: Collection[str]) -> Topology:
+    """The topology as it will be when these regions have been taken away, to plan what comes
+    then. Windows count the bytes as free, in one piece."""
+    gone = [region for region in topology.regions if region.name in names]
+    back = {r.name: sum(g.bytes for g in gone if g.root == r.name) for r in topology.roots}
+    return replace(
+        topology,
+        memdevs=tuple(_back(m, gone) for m in topology.memdevs),
+        roots=tuple(
+            replace(
+                r,
+                free_bytes=r.free_bytes + back[r.name],
+                regions=tuple(name for name in r.regions if name not in names),
+            )
+            for r in topology.roots
+        ),
+        regions=tuple(region for region in topology.regions if region.name not in names),
+        dax=tuple(dax for dax in topology.dax if dax.region not in names),
+    )
+
+
+def _back(memdev: Memdev, gone: Sequence[Region]) -> Memdev:
+    names = {region.name for region in gone}
+    committed = {region.name for region in gone if region.committed}
+    decoders = tuple(
+        replace(d, dpa_bytes=0, region="") if d.region in names else d for d in memdev.decoders
+    )
+    fewer = sum(d.region in committed for d in memdev.decoders)
+    return replace(memdev, decoders=decoders, committed=max(0, memdev.committed - fewer))
 
 
 def _given(memdev: Memdev, taken: set[str], region: str, each: int) -> Memdev:

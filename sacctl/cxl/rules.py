@@ -274,7 +274,7 @@ def _check_addresses(
             f"{root.name} would place the region at {start:#x}, below {first.name} at "
             f"{first.start:#x}, and both need {shared}: decoders are programmed in the order "
             'of addresses ("HPA order")',
-            object=root.name,
+            object=first.name,
             hint=f"destroy {', '.join(r.name for r in later)} first and make it again behind, "
             "or use another window or other devices",
         )

@@ -20,7 +20,8 @@ __all__ = ["SIMULATOR", "Sysfs"]
 
 SIMULATOR = ".kernel"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_MOST = 1 << 20  # bytes of an attribute
+_MOST = 1 << 20  # bytes that are read of a file of /proc
+_ATTRIBUTE = 1 << 16  # of an attribute: a page, which has no more on any machine
 
 
 class Sysfs:
@@ -41,12 +42,16 @@ class Sysfs:
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
-        """An attribute without the line's end. Raises OSError, also where reading fails."""
-        fd = os.open(self.at(path), os.O_RDONLY | os.O_CLOEXEC)
+        """An attribute without the line's end. Raises OSError, also where reading fails or
+        there is more than an attribute can hold; never waits at what is no file."""
+        fd = os.open(self.at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
-            return os.read(fd, _MOST).decode("utf-8", "replace").rstrip("\n")
+            text = os.read(fd, _MOST)
         finally:
             os.close(fd)
+        if path.startswith("/sys/") and len(text) > _ATTRIBUTE:
+            raise OSError(errno.EFBIG, "too long for an attribute", path)
+        return text.decode("utf-8", "replace").rstrip("\n")
 
     def get(self, path: str, default: str = "") -> str:
         """As read(); the default where the attribute is not there or cannot be read."""

@@ -12,7 +12,6 @@ import select
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from sacctl.cxl.events import Event, lost, parse
@@ -68,12 +67,7 @@ class Trace:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def _begin(self) -> None:

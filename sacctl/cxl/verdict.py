@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from sacctl.cxl import rules
 from sacctl.cxl.adopt import Judgement
-from sacctl.cxl.model import Block, DaxDevice, Memdev, Region, RootDecoder, Topology
+from sacctl.cxl.inuse import PoolUse, blocks_said, in_use, pools_said, regions_of
+from sacctl.cxl.model import Block, Memdev, RootDecoder, Topology
 from sacctl.cxl.tools import Reading
 
 __all__ = ["PoolUse", "Verdict", "blocks_said", "health_word", "judge", "regions_of"]
@@ -28,15 +29,6 @@ class Verdict:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolUse:
-    """A pool that has a device. state, mode: as in its record."""
-
-    pool: str
-    state: str
-    mode: str = "devdax"
-
-
 def judge(
     topology: Topology,
     memdev: Memdev,
@@ -52,10 +44,9 @@ def judge(
     broken = _broken(memdev)
     if broken is not None:
         return _with_pools(broken, pools)
-    unread = {d.region for d in memdev.decoders if d.region and not topology.region(d.region)}
-    if pools or unread or regions_of(topology, memdev):
-        held = _in_use(topology, memdev, pools, blocks or {}, sorted(unread), found)
-        return _with_room(memdev, held)
+    held = in_use(topology, memdev, pools, blocks or {}, found)
+    if held is not None:
+        return _with_room(memdev, Verdict("in use", *held))
     return _taken(memdev) or _unreached(topology, memdev) or _usable(topology, memdev)
 
 
@@ -113,61 +104,9 @@ def _broken(memdev: Memdev) -> Verdict | None:
 def _with_pools(broken: Verdict, pools: Sequence[PoolUse]) -> Verdict:
     if not pools:
         return broken
-    return Verdict(broken.word, f"{broken.text}; it belongs to {_pools(pools)}", broken.hint)
-
-
-# ---------------------------------------------------------------------------- in use
-
-
-def regions_of(topology: Topology, memdev: Memdev) -> list[Region]:
-    """Regions that a device has a part in, committed or not."""
-    own = {d.name for d in memdev.decoders}
-    held = {d.region for d in memdev.decoders if d.region}
-    return [r for r in topology.regions if r.name in held or own & set(r.targets)]
-
-
-def _in_use(
-    topology: Topology,
-    memdev: Memdev,
-    pools: Sequence[PoolUse],
-    blocks: dict[str, Sequence[Block]],
-    unread: Sequence[str],
-    found: Judgement | None,
-) -> Verdict:
-    regions = regions_of(topology, memdev)
-    said = [_region_said(topology, region, blocks) for region in regions]
-    said += [f"{name}, which cannot be read" for name in unread]
-    if not pools:
-        return _without_pool(regions, said, found)
-    text = f"by {_pools(pools)}"
-    if said:
-        whole = all(region.committed for region in regions)
-        hint = "" if whole else f"sacctl pool assemble {pools[0].pool}, with all devices there"
-        if whole and len(pools) == 1 and _strayed(topology, regions, pools[0]):
-            hint = "sacctl health"
-        return Verdict("in use", f"{text}: {'; '.join(said)}", hint)
-    unfinished = next((p for p in pools if p.state in ("creating", "destroying")), None)
-    if unfinished is not None:
-        return Verdict(
-            "in use",
-            f"{text}, which was being {_ED[unfinished.state]} when that was cut off",
-            f"sacctl pool destroy {unfinished.pool}",
-        )
     return Verdict(
-        "in use",
-        f"{text}, which has no region on it now",
-        f"sacctl pool assemble {pools[0].pool}",
+        broken.word, f"{broken.text}; it belongs to {pools_said(pools)}", broken.hint
     )
-
-
-def _strayed(topology: Topology, regions: Sequence[Region], pool: PoolUse) -> bool:
-    """Whether a dax device of a pool's regions has a driver that the pool cannot use."""
-    driver = "kmem" if pool.mode == "system-ram" else "device_dax"
-    devices = [topology.dax_device(name) for region in regions for name in region.dax]
-    return any(dax is not None and dax.driver != driver for dax in devices)
-
-
-_ED = {"creating": "created", "destroying": "destroyed"}
 
 
 def _with_room(memdev: Memdev, verdict: Verdict) -> Verdict:
@@ -177,53 +116,6 @@ def _with_room(memdev: Memdev, verdict: Verdict) -> Verdict:
         return verdict
     left = f"{memdev.free_bytes >> 20} MiB of it are unassigned"
     return Verdict(verdict.word, f"{verdict.text}; {left}", verdict.hint)
-
-
-def _without_pool(
-    regions: Sequence[Region], said: Sequence[str], found: Judgement | None
-) -> Verdict:
-    if not regions or found is None:
-        return Verdict("in use", f"by {'; '.join(said)}; no pool has it")
-    region = regions[0]
-    others = "".join(f"; {other}" for other in said[1:])
-    # Who put the memory online comes behind a semicolon: adopting it says that too.
-    text = f"by {region.name}{others}; no pool has it: {found.message.partition('; ')[0]}"
-    if not found.usable:
-        return Verdict("in use", text, found.hint)
-    force = " --force-offline" if found.needs == "force-offline" else ""
-    return Verdict("in use", text, f"sacctl pool adopt NAME {region.name}{force}")
-
-
-def _region_said(topology: Topology, region: Region, blocks: dict[str, Sequence[Block]]) -> str:
-    ways = f"x{region.ways}" if region.ways else "without ways yet"
-    if not region.committed:
-        missing = [str(n) for n, target in enumerate(region.targets) if not target]
-        lost = f", position {', '.join(missing)} has no device" if missing else ""
-        return f"{region.name} ({ways}, not committed{lost})"
-    if not region.dax:
-        return (
-            f"{region.name} ({ways}), which has no dax device: its range is System RAM from "
-            "boot, or no driver made one"
-        )
-    devices = [d for name in region.dax if (d := topology.dax_device(name)) is not None]
-    shown = ", ".join(_dax_said(device, blocks.get(device.name, ())) for device in devices)
-    return f"{region.name} ({ways}; {shown or ', '.join(region.dax)})"
-
-
-def _dax_said(device: DaxDevice, blocks: Sequence[Block]) -> str:
-    if device.driver == "kmem":
-        return f"{device.name} is system RAM{': ' if blocks else ''}{blocks_said(blocks)}"
-    return f"{device.name} on {device.driver}" if device.driver else f"{device.name} unbound"
-
-
-def blocks_said(blocks: Sequence[Block]) -> str:
-    """ "4 of 4 blocks online in zone Normal"; "" for no blocks."""
-    online = [block for block in blocks if block.state != "offline"]
-    if not blocks:
-        return ""
-    zones = sorted({block.zones or "unknown" for block in online})
-    where = f" in zone {' and '.join(zones)}" if zones else ""
-    return f"{len(online)} of {len(blocks)} blocks online{where}"
 
 
 # ----------------------------------------------------------------------------- free?
@@ -292,11 +184,6 @@ def _some(texts: Iterable[str]) -> str:
     listed = list(texts)
     more = f" and {len(listed) - 4} more" if len(listed) > 4 else ""
     return ", ".join(listed[:4]) + more
-
-
-def _pools(pools: Sequence[PoolUse]) -> str:
-    word = "pool" if len(pools) == 1 else "pools"
-    return f"{word} {', '.join(p.pool for p in pools)}"
 
 
 # ---------------------------------------------------------------------------- health

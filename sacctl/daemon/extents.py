@@ -19,7 +19,7 @@ from pathlib import Path
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.pool.record import Record
 
-__all__ = ["META", "Mark", "dax_name", "gone", "marks", "pages_gone"]
+__all__ = ["META", "Mark", "dax_name", "gone", "mark", "marks", "pages_gone"]
 
 META = -1  # the number of the metadata extent
 DRIVER = "device_dax"
@@ -61,13 +61,18 @@ def marks(sysfs: Sysfs, record: Record, fds: Sequence[int] = ()) -> tuple[Mark, 
 
     Raises OSError for an fd that is not open.
     """
-    found = []
+    found: tuple[Mark, ...] = ()
     for extent, path in enumerate((record.meta, *record.data), META):
         fd = fds[extent - META] if extent - META < len(fds) else None
-        name = dax_name(sysfs, path, fd)
-        if name:
-            found.append(Mark(extent, name, _key(sysfs, name)))
-    return tuple(found)
+        found += mark(sysfs, extent, path, fd)
+    return found
+
+
+def mark(sysfs: Sysfs, extent: int, path: str, fd: int | None = None) -> tuple[Mark, ...]:
+    """Of one extent; none where it is no dax device. Raises OSError for an fd that is not
+    open."""
+    name = dax_name(sysfs, path, fd)
+    return (Mark(extent, name, _key(sysfs, name)),) if name else ()
 
 
 def gone(sysfs: Sysfs, mark: Mark) -> str:

@@ -19,12 +19,14 @@ from typing import Any
 
 from sacctl.daemon.log import log
 from sacctl.daemon.notify import Notifier, is_writable
+from sacctl.files import read_regular, write_whole
 from sacctl.pool.record import Record
 
 __all__ = ["FdStore", "file_name", "identity"]
 
 FILE = "kept.json"
 META = -1
+MOST = 1 << 22  # bytes of FILE
 
 
 def file_name(pool: str, index: int) -> str:
@@ -70,35 +72,50 @@ class FdStore:
         """Whether anything is kept at all."""
         return self._notifier.there
 
+    def came(self, record: Record) -> bool:
+        """Whether any file came under the pool's names."""
+        with self._lock:
+            return any(self._stored.get(name) for name in _names(record))
+
     def take(self, record: Record) -> list[int] | None:
         """The pool's files as they came back: metadata first, then data; the caller closes
         them. None: not all of them came, or one is another than it was; those that came are
         closed then, and the manager is told to forget them."""
         with self._lock:
-            names = [file_name(record.name, i) for i in range(META, len(record.data))]
-            came = [(name, self._stored.pop(name, [])) for name in names]
+            came = [(name, self._stored.pop(name, [])) for name in _names(record)]
             if not any(fds for _, fds in came):
                 return None
-            why = ""
+            why, right = "", []
             for (name, fds), path in zip(came, (record.meta, *record.data), strict=True):
-                why = why or self._wrong(name, fds, path)
+                wrong = [self._wrong(name, fd, path) for fd in fds]
+                right += [fd for fd, bad in zip(fds, wrong, strict=True) if not bad][:1]
+                if "" not in wrong:
+                    why = why or next(iter(wrong), f"0 came as {name}, one is needed")
             if not why:
                 self._taken.add(record.name)
-                return [fds[0] for _, fds in came]
+                for (name, fds), fd in zip(came, right, strict=True):
+                    self._only(name, fds, fd)
+                return right
             self._close(came)
         log.warning(f"kept files of pool {record.name} are not used: {why}", pool=record.name)
         return None
 
-    def _wrong(self, name: str, fds: Sequence[int], path: str) -> str:
-        if len(fds) != 1:
-            return f"{len(fds)} came as {name}, one is needed"
+    def _only(self, name: str, fds: Sequence[int], fd: int) -> None:
+        """Of several files under one name this one is kept, and the others are closed."""
+        others = [other for other in fds if other != fd]
+        if others:
+            log.warning(f"{len(fds)} files came as {name}: one is right, the rest is dropped")
+            self._close([(name, others)])
+            self._notifier.keep(name, fd)
+
+    def _wrong(self, name: str, fd: int, path: str) -> str:
         known = self._known.get(name)
         if known is None or known.get("path") != path:
             return f"nothing is known of {name}"
         try:
-            found = os.fstat(fds[0])
-            now = identity(fds[0])
-            writable = is_writable(fds[0])
+            found = os.fstat(fd)
+            now = identity(fd)
+            writable = is_writable(fd)
         except OSError as error:
             return f"{name}: {error.strerror}"
         if any(known.get(key) != value for key, value in now.items()):
@@ -151,6 +168,7 @@ class FdStore:
         """After every pool was opened: what came and nobody took is closed and forgotten."""
         with self._lock:
             left = sorted(self._stored.items())
+            names = ", ".join(_said(name, fds) for name, fds in left)
             self._stored = {}
             self._close(left)
             dead = {n for n in self._known if _pool_of(n) not in self._taken}
@@ -158,7 +176,6 @@ class FdStore:
                 self._known = {n: v for n, v in self._known.items() if n not in dead}
                 self._write()
         if left:
-            names = ", ".join(name or "one without a name" for name, _ in left)
             log.warning(f"files that the service manager kept are of no pool: {names}")
 
     def close(self) -> None:
@@ -183,14 +200,14 @@ class FdStore:
         return bool(names)
 
     def _write(self) -> None:
-        new = self._path.with_suffix(".new")
         try:
-            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "w") as file:
-                json.dump(self._known, file)
-            new.replace(self._path)
+            write_whole(self._path, json.dumps(self._known).encode(), 0o600)
         except OSError as error:
             log.warning(f"the kept files will not be known after a restart: {error}")
+
+
+def _names(record: Record) -> list[str]:
+    return [file_name(record.name, index) for index in range(META, len(record.data))]
 
 
 def _pool_of(name: str) -> str:
@@ -203,10 +220,26 @@ def _close_all(fds: Sequence[int]) -> None:
             os.close(fd)
 
 
+def _said(name: str, fds: Sequence[int]) -> str:
+    """For the log: the name, and what it is where no file is kept that is such a thing."""
+    kinds = set()
+    for fd in fds:
+        with suppress(OSError):
+            mode = os.fstat(fd).st_mode
+            kinds.add("" if stat.S_ISREG(mode) or stat.S_ISCHR(mode) else _kind(mode))
+    other = ", ".join(sorted(kinds - {""}))
+    return (name or "one without a name") + (f" (a {other})" if other else "")
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "pipe", stat.S_IFDIR: "folder"}
+    return kinds.get(stat.S_IFMT(mode), "descriptor of another kind")
+
+
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
+        found = json.loads(read_regular(path, MOST))
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
         return {}

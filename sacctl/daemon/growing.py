@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from libsac.server import Extent
+from sacctl.daemon.extents import mark
 from sacctl.daemon.opener import Opener
 from sacctl.daemon.unserved import Served, extends, not_served
 from sacctl.errors import CtlError, UsageError
@@ -44,7 +45,10 @@ def grow(served: Served, record: Record, fds: Sequence[int], opener: Opener) -> 
     for number, path in enumerate(paths, known):
         fd = fds[number - known] if fds else _open(path)
         try:
+            # Before it is a part of the pool: what changes from here on is noticed.
+            seen = mark(opener.sysfs, number, path, fd)
             pool.extend(Extent(fd, path))
+            served.marks += seen
             # One by one: should a later one fail, those before it are in the pool.
             served.record = old = old.with_(
                 data=(*old.data, path), sizes=(*old.sizes, record.sizes[number])

@@ -60,6 +60,7 @@ class Link:
         name: str = "sacctl",
     ) -> None:
         self.timeout = timeout
+        self._name = name
         self._sequence = 0
         tried = paths.client_sockets() if path is None else [Path(path)]
         self._socket, self.path = _connect(tried, timeout)
@@ -114,6 +115,15 @@ class Link:
             after, fds = answer.get("next"), ()
             if after is None:
                 return result
+
+    def again(self) -> Link:
+        """This connection while it holds; else a new one to who listens at the socket now.
+
+        Raises as the constructor: NotFoundError where no daemon listens any more.
+        """
+        if self._socket.fileno() >= 0:
+            return self
+        return Link(self.path, timeout=self.timeout, name=self._name)
 
     def close(self) -> None:
         self._socket.close()

@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from libsac.errors import BusyError as NativeBusy
 from libsac.errors import SacError
 from libsac.server import Server, SharedPool
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.daemon.extents import Mark, marks
 from sacctl.daemon.fdstore import FdStore
 from sacctl.daemon.log import log
-from sacctl.errors import CtlError
+from sacctl.errors import BusyError, CtlError
 from sacctl.pool.opening import open_files, open_record
 from sacctl.pool.record import Record
 
 __all__ = ["Opener"]
+
+PATIENCE = 2.0  # seconds in which the service manager closes files that it is to forget
+TURN = 0.02
 
 
 class Opener:
@@ -44,6 +49,7 @@ class Opener:
             return self._serve(record, fds, new=True)
         if self.store is None or not self.store.there:
             return self._serve(record, None, new=False)
+        came = self.store.came(record)
         kept = self.store.take(record)
         if kept is not None:
             try:
@@ -53,11 +59,18 @@ class Opener:
                 self.forget(record.name)
             finally:
                 _close(kept)
-        own = open_files(record, self.sysfs)
-        try:
-            return self._serve(record, own, new=True)
-        finally:
-            _close(own)
+        # The manager has been told to let go of what came, and has it locked until it does.
+        until = time.monotonic() + (PATIENCE if came else 0.0)
+        while True:
+            own = open_files(record, self.sysfs)
+            try:
+                return self._serve(record, own, new=True)
+            except (BusyError, NativeBusy):
+                if time.monotonic() >= until:
+                    raise
+            finally:
+                _close(own)
+            time.sleep(TURN)
 
     def _serve(
         self, record: Record, fds: Sequence[int] | None, *, new: bool

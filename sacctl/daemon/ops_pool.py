@@ -19,6 +19,7 @@ __all__ = ["HANDLERS"]
 
 def list_(call: Call) -> dict[str, Any]:
     call.args.done()
+    call.service.losses.look()  # what went a moment ago is not served, whoever looks next
     attached = pool_clients(call.service)
     return {
         "pools": [pool_record(s, attached.get(s.name, 0)) for s in call.service.pools.all()]
@@ -28,6 +29,7 @@ def list_(call: Call) -> dict[str, Any]:
 def show(call: Call) -> Part:
     name, after = call.args.text("name"), call.args.text("after", "")
     call.args.done()
+    call.service.losses.look()
     served = call.service.pools.get(name)
     part = page([served], f"{name}/{after}" if after else "")
     result = {"pool": _record(call, served), **part.result}
@@ -38,6 +40,7 @@ def add(call: Call) -> dict[str, Any]:
     record = Record.from_dict(call.args.table("record"), "the pool record of the request")
     call.args.done()
     call.service.access.require_admin(call.peer, "pool.add")
+    call.service.losses.look()  # a pool whose device went and came back is another one now
     served, added = call.service.pools.add(record, call.fds, call.service.settings.pools.dir)
     return {"pool": _record(call, served), "added": added}
 

@@ -94,6 +94,8 @@ def _run(settings: Settings, signals: Signals, stack: ExitStack) -> int:
     notifier = Notifier()
     stack.callback(notifier.close)
     handed = take_handed()
+    if handed.odd:
+        log.warning(f"of what the service manager passed: {handed.odd}")
     listening = handed.listening
     if listening is not None:
         settings = replace(

@@ -12,6 +12,7 @@ from libsac.server import Server, SharedPool
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.daemon.fdstore import FdStore
 from sacctl.daemon.growing import grow
+from sacctl.daemon.known import Known
 from sacctl.daemon.log import log
 from sacctl.daemon.opener import Opener
 from sacctl.daemon.unserved import (
@@ -19,7 +20,6 @@ from sacctl.daemon.unserved import (
     gone,
     half_made,
     in_use,
-    not_served,
     unserved,
 )
 from sacctl.errors import (
@@ -60,9 +60,8 @@ class Pools:
         self._server = server
         self._opener = Opener(server, store, sysfs or Sysfs())
         self._own = Records(own)
-        self._changing = threading.Lock()  # taken first; while pools come, grow and go
-        self._lock = threading.RLock()  # of the dict, never for long
-        self._pools: dict[str, Served] = {}
+        self._changing = threading.Lock()  # while pools come, grow and go
+        self._known = Known()
         self._closed = False
         self._folder: Path | None = None
 
@@ -78,12 +77,10 @@ class Pools:
         others, new = Records(folder), []
         found = dict.fromkeys(self._own.names(), self._own)
         found |= dict.fromkeys(others.names(), others)
-        with self._lock:
-            for name in [n for n, s in self._pools.items() if not s.pool and n not in found]:
-                del self._pools[name]  # its record has gone
+        self._known.drop_unserved(found)  # their records have gone
         for name, records in found.items():
             with self._changing:
-                have = self._find(name)
+                have = self._known.find(name)
                 if self._closed or (have is not None and have.pool is not None):
                     continue
                 if not keep(name, records):
@@ -92,7 +89,7 @@ class Pools:
                 if records is self._own and served.pool is None and gone(served):
                     self._own.remove(name)  # somebody destroyed it while no daemon ran
                     continue
-                self._put(served)
+                self._known.put(served)
             if served.pool is not None:
                 new.append(name)
                 log.info(f"pool {name} is served", pool=name)
@@ -113,7 +110,7 @@ class Pools:
             return []
 
     def _changed(self, name: str, records: Records) -> bool:
-        have = self._find(name)
+        have = self._known.find(name)
         try:
             record = records.find(name)
         except CtlError:
@@ -121,15 +118,6 @@ class Pools:
         if have is None:  # and not what somebody makes or destroys at this moment
             return record is not None and record.state in ("ready", "extending")
         return have.again or record != have.record
-
-    def _find(self, name: str) -> Served | None:
-        with self._lock:
-            return self._pools.get(name)
-
-    def _put(self, served: Served) -> Served:
-        with self._lock:
-            self._pools[served.name] = served
-        return served
 
     def _open(self, name: str, records: Records) -> Served:
         record: Record | None = None
@@ -159,7 +147,7 @@ class Pools:
                 object=record.name,
             )
         with self._changing:
-            have = self._find(record.name)
+            have = self._known.find(record.name)
             if self._closed:
                 raise CtlError("the daemon is stopping", object=record.name)
             if have is not None and have.pool is not None:
@@ -170,9 +158,9 @@ class Pools:
                 pool, seen = self._opener.serve(record, fds or None)
             except (CtlError, SacError, OSError) as error:
                 if have is not None and have.pool is not None:
-                    self._put(unserved(record.name, record, error))
+                    self._known.put(unserved(record.name, record, error))
                 raise
-            served = self._put(
+            served = self._known.put(
                 Served(record.name, present(record), pool, "serving", marks=seen)
             )
             self._keep(served, folder)
@@ -196,7 +184,7 @@ class Pools:
                 return False
             self._let_go(have, have.pool)
             why, hint = next(iter(have.lost.values())), f"sudo sacctl pool assemble {name}"
-            self._put(Served(name, have.record, None, "lost", why, hint, lost=have.lost))
+            self._known.put(Served(name, have.record, None, "lost", why, hint, lost=have.lost))
         log.info(f"what is left of pool {name} is closed, to be assembled", pool=name)
         return True
 
@@ -226,8 +214,7 @@ class Pools:
             except SacError as error:
                 if served.pool is not None:
                     raise in_use(name, error) from None
-            with self._lock:
-                del self._pools[name]
+            self._known.drop(name)
             if served.pool is not None:
                 served.pool.close()
             self._opener.forget(name)
@@ -248,50 +235,21 @@ class Pools:
 
     def get(self, name: str) -> Served:
         """Raises NotFoundError naming the pools there are."""
-        with self._lock:
-            served = self._pools.get(name)
-            if served is None:
-                known = ", ".join(sorted(self._pools)) or "none"
-                raise NotFoundError(
-                    f"there is no pool '{name}'; the daemon knows {known}",
-                    object=name,
-                    hint="sacctl pool list",
-                )
-            return served
+        return self._known.get(name)
 
     def pick(self, name: str | None) -> tuple[str, SharedPool]:
         """A served pool; None: the only one there is. Raises NotFoundError, UsageError where
         there are several."""
         try:
-            return self._pick(name)
+            return self._known.pick(name)
         except NotFoundError:
             if not self.refresh():
                 raise
-            return self._pick(name)
-
-    def _pick(self, name: str | None) -> tuple[str, SharedPool]:
-        with self._lock:
-            if name is None:
-                served = [s for s in self._pools.values() if s.state == "serving"]
-                if len(served) > 1:
-                    raise UsageError(
-                        "which pool? There are " + ", ".join(sorted(s.name for s in served)),
-                        hint="name one with --pool",
-                    )
-                if not served:
-                    raise NotFoundError(
-                        "the daemon serves no pool", hint="sacctl pool create kv --emulate 1G"
-                    )
-                name = served[0].name
-            found = self.get(name)
-            if found.pool is None or found.state == "lost":
-                raise not_served(found)
-            return found.name, found.pool
+            return self._known.pick(name)
 
     def all(self) -> list[Served]:
         """By name."""
-        with self._lock:
-            return [self._pools[name] for name in sorted(self._pools)]
+        return self._known.all()
 
     def close(self) -> None:
         """Closes every pool, which marks it clean. Only after the server has stopped."""
@@ -303,8 +261,7 @@ class Pools:
                         served.pool.close()
                     except SacError as error:
                         log.error(f"cannot close the pool: {error}", pool=served.name)
-            with self._lock:
-                self._pools.clear()
+            self._known.clear()
 
 
 def _replaces(record: Record, have: Served, uuid: str) -> bool:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sacctl import paths
-from sacctl.errors import CtlError, RefusedError, from_os
-from sacctl.pool import limits, superblock
+from sacctl.errors import CtlError, RefusedError
+from sacctl.pool import limits
 from sacctl.pool.acl import share
 from sacctl.pool.destroy import removal
 from sacctl.pool.extend import present, settle
@@ -25,10 +25,12 @@ from sacctl.pool.filesteps import (
     Rename,
     new_name,
 )
+from sacctl.pool.found import is_there, remains
 from sacctl.pool.mounts import huge_mount, mount_of
-from sacctl.pool.places import Places, folder_of, ours
+from sacctl.pool.names import check_new_name
+from sacctl.pool.places import Places, folder_of
 from sacctl.pool.record import Record, Records
-from sacctl.pool.recordsteps import Daemon, HandOver, TakeRecords, WriteRecord
+from sacctl.pool.recordsteps import Daemon, HandOver, TakeRecords, WriteRecord, records_taken
 from sacctl.pool.spec import Spec
 from sacctl.pool.steps import Say, Step, carry_out
 
@@ -73,47 +75,42 @@ def create(
     """
     uid = os.geteuid() if owner is None else owner
     seen = records.find(spec.name)
-    clean: list[Step] = []
-    with Places(uid) as places, Places(uid) as old:
-        take = TakeRecords(records, spec.name, seen)
-        try:
-            if seen is not None and seen.cxl is not None:
-                raise CtlError(
-                    f"there is a pool '{spec.name}' already, of CXL devices",
-                    object=spec.name,
-                    hint=f"another name, or sacctl pool destroy {spec.name} first",
-                )
-            if seen is not None and seen.state in ("ready", "extending"):
-                there = _there(seen)
-                _same(spec, present(seen) if there else seen)
-                if there:
-                    return _hand_over(seen, records, take, places, daemon, dry_run, say)
-            if seen is not None:
-                clean = removal(old, seen)
-            record = _record(spec, uid, seen)
-            clean += _remains(old, record, seen)
-            limits.check(spec.name, needs(spec, record))
-            steps, hand = _plan(spec, record, records, places, seen, daemon)
-            every = [take, *clean, *steps]
-            if not dry_run:
-                again = f"sacctl pool create {spec.name}, with the same options again"
-                carry_out([take], say)
-                carry_out(clean, say, again=again)
-                try:
-                    carry_out(steps, say, again=f"sacctl pool destroy {spec.name}")
-                except BaseException:
-                    take.undo()
-                    raise
-            now = records.find(spec.name) if not dry_run else None
-            return Created(
-                record=now or record,
-                created=True,
-                served=hand is not None,
-                steps=[step.what for step in every],
-                pool=hand.pool if hand else {},
-            )
-        finally:
-            take.release()
+    if seen is None:
+        check_new_name(spec.name)
+    elif seen.cxl is not None:
+        raise CtlError(
+            f"there is a pool '{spec.name}' already, of CXL devices",
+            object=spec.name,
+            hint=f"another name, or sacctl pool destroy {spec.name} first",
+        )
+    take = TakeRecords(records, spec.name, seen)
+    with (
+        records_taken(take, say, dry_run=dry_run),
+        Places(uid) as places,
+        Places(uid) as old,
+    ):
+        if seen is not None and seen.state in ("ready", "extending"):
+            there = is_there(seen)
+            _same(spec, present(seen) if there else seen)
+            if there:
+                return _hand_over(seen, records, take, places, daemon, dry_run, say)
+        clean = [] if seen is None else removal(old, seen)
+        record = _record(spec, uid, seen)
+        clean += remains(old, record, seen)
+        limits.check(spec.name, needs(spec, record))
+        steps, hand = _plan(spec, record, records, places, seen, daemon)
+        if not dry_run:
+            again = f"sacctl pool create {spec.name}, with the same options again"
+            carry_out(clean, say, again=again)
+            carry_out(steps, say, again=f"sacctl pool destroy {spec.name}")
+        now = records.find(spec.name) if not dry_run else None
+        return Created(
+            record=now or record,
+            created=True,
+            served=hand is not None,
+            steps=[step.what for step in (take, *clean, *steps)],
+            pool=hand.pool if hand else {},
+        )
 
 
 def needs(spec: Spec, record: Record, sizes: Sequence[int] | None = None) -> list[limits.Need]:
@@ -219,56 +216,6 @@ def _same(spec: Spec, seen: Record) -> None:
         )
 
 
-def _there(seen: Record) -> bool:
-    """Whether the files of a pool are there. Memory does not outlive a reboot, records do."""
-    try:
-        found = superblock.read_file(seen.meta)
-    except OSError as error:
-        raise from_os(error, f"cannot read {seen.meta}") from error
-    if found is None and os.path.lexists(seen.meta):
-        raise CtlError(
-            f"{seen.meta} holds no valid superblock: the pool is damaged",
-            object=seen.name,
-            hint=f"sacctl pool destroy {seen.name}, then create it anew",
-        )
-    if found is not None and found.uuid != seen.uuid:
-        raise CtlError(
-            f"{seen.meta} is of another pool (uuid {found.uuid}) than the record says",
-            object=seen.name,
-            hint=f"move it away, or remove {seen.name}.toml from the pool records",
-        )
-    return found is not None
-
-
-def _remains(places: Places, record: Record, seen: Record | None) -> list[Step]:
-    """Steps that clear the folders of a creation that was cut off and whose record has gone.
-
-    Raises RefusedError where a whole pool, or nobody knows whose files, lie there.
-    """
-    folder = folder_of(record.meta)
-    try:
-        files = {file.name for file in Path(folder).iterdir() if ours(file.name)}
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise from_os(error, f"cannot look into the folder {folder}") from error
-    if seen is not None:
-        known = {Path(path).name for path in (seen.meta, *seen.data)}
-        files -= {*known, "meta.new"} if folder_of(seen.meta) == folder else set()
-    if not files:
-        return []
-    if "meta.new" not in files or "meta" in files:
-        raise RefusedError(
-            f"{folder} holds the files of a pool that has no record here: "
-            f"{', '.join(sorted(files))}",
-            object=folder,
-            hint=f"another name or --path; or, if nobody needs it, rm -r {folder}",
-        )
-    data = tuple(sorted(f"{folder}/{name}" for name in files if name.startswith("data.")))
-    rest = record.with_(data=data or record.data, sizes=record.sizes[:1] * max(1, len(data)))
-    return removal(places, rest, folders=False)
-
-
 def _hand_over(
     seen: Record,
     records: Records,
@@ -280,7 +227,7 @@ def _hand_over(
 ) -> Created:
     """The same pool is there: settles its record and gives it to the daemon, if one runs."""
     places.uid = seen.uid
-    steps: list[Step] = [take]
+    steps: list[Step] = []
     record = seen
     if seen.state == "extending":
         record, more = settle(seen, records, places)
@@ -293,12 +240,12 @@ def _hand_over(
             *share(daemon, places, record.name, (record.meta, *record.data)),
             hand,
         ]
-    if not dry_run and len(steps) > 1:
+    if not dry_run:
         carry_out(steps, say, again=f"sacctl pool show {seen.name}")
     return Created(
         record=record,
         created=False,
         served=hand is not None,
-        steps=[step.what for step in steps] if len(steps) > 1 else [],
+        steps=[step.what for step in (take, *steps)] if steps else [],
         pool=hand.pool if hand else {},
     )

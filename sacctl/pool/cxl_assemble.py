@@ -18,16 +18,22 @@ from sacctl.pool.cxl_content import Anew, Content, Distrust
 from sacctl.pool.cxl_files import CheckExtents, FormatExtents, OpenDevices, OpenMeta
 from sacctl.pool.cxl_hand import LetGo, hand_over, mark
 from sacctl.pool.cxl_job import Job, before, need_root
-from sacctl.pool.cxl_present import clear, clear_steps, located, served, standing, whole
+from sacctl.pool.cxl_present import clear, located, planned_clear, served, standing, whole
 from sacctl.pool.cxl_ram import is_mounted, memory_steps
 from sacctl.pool.cxl_regions import NoteChange, making
-from sacctl.pool.cxl_taken import names_of_others, refuse_order, refuse_shared
+from sacctl.pool.cxl_taken import names_of_others, pools_named, refuse_order, refuse_shared
 from sacctl.pool.cxl_wanted import renamed, what_is_wanted
 from sacctl.pool.filesteps import OpenFiles
 from sacctl.pool.later import Later, planned
 from sacctl.pool.places import Places
 from sacctl.pool.record import Record, Records
-from sacctl.pool.recordsteps import Daemon, HandOver, TakeRecords, WriteRecord
+from sacctl.pool.recordsteps import (
+    Daemon,
+    HandOver,
+    TakeRecords,
+    WriteRecord,
+    records_taken,
+)
 from sacctl.pool.steps import Say, Step, carry_out
 from sacctl.pool.udevrule import active
 
@@ -37,9 +43,10 @@ __all__ = ["Assembled", "assemble"]
 @dataclass(slots=True)
 class Assembled:
     """What came of it. changed: something had to be made. formatted: its memory had lost its
-    content. checked: its memory was away, so only pages with a checksum that holds are kept.
-    served: a daemon has it. pool: the daemon's record of it. pages: how many there are now, in
-    all namespaces; None where no daemon says so."""
+    content; forced: or had another one, which was given up. checked: its memory was away, so
+    only pages with a checksum that holds are kept. served: a daemon has it. pool: the daemon's
+    record of it. pages: how many there are now, in all namespaces; None where no daemon says
+    so."""
 
     record: Record
     changed: bool = False
@@ -49,6 +56,7 @@ class Assembled:
     pool: dict[str, Any] = field(default_factory=dict)
     checked: bool = False
     pages: int | None = None
+    forced: bool = False
 
     def as_created(self) -> Created:
         """For a creation that found the pool there."""
@@ -63,17 +71,19 @@ def assemble(
     daemon: Daemon | None = None,
     dry_run: bool = False,
     half_destroyed: bool = False,
+    anew: bool = False,
     say: Say = lambda _: None,
 ) -> Assembled:
     """Makes regions and devices of the pool as they are recorded, looks what pool is on them,
     and hands them to the daemon, if one runs. What is there already stays.
 
     half_destroyed: also of a pool whose destruction was cut off, so that it can go on.
+    anew: memory that holds something else than this pool is formatted, too.
 
     Memory that holds no pool any more (it lost its power) gets a new one. Raises
-    NotFoundError where devices are missing, RefusedError where the memory holds another pool
-    or the record says that it is half made; CtlError, BusyError, DeniedError,
-    PartlyError as create(). After an error nothing half made is left.
+    NotFoundError where devices are missing, RefusedError where the memory holds another pool,
+    or pieces of pools out of their places, or the record says that it is half made; CtlError,
+    BusyError, DeniedError, PartlyError as create(). After an error nothing half made is left.
     """
     if not dry_run:
         need_root(sysfs, f"sacctl pool assemble {name}")
@@ -96,24 +106,23 @@ def assemble(
         return Assembled(record, served=True)
     if daemon is None and whole(sysfs, record, part):
         return Assembled(record)
-    topology = read(sysfs)
-    refuse_shared(record, topology, sysfs, records)
-    if located(topology, part, boot_id(sysfs)) is None:
-        refuse_order(record, topology, sysfs, records, destroy=False)
-    with Places(record.uid) as places:
-        take = TakeRecords(records, name, record)
-        try:
-            if not dry_run:
-                carry_out([take], say)
-                clear(sysfs, record, records, say)
-            elif dead := [step.what for step in clear_steps(sysfs, record, records)]:
-                more = f"make the regions of pool '{name}' again as recorded, and open it"
-                return Assembled(record, True, steps=[take.what, *dead, more])
-            return _assemble(
-                record, sysfs, records, places, daemon, dry_run, say, half_destroyed
-            )
-        finally:
-            take.release()
+    take = TakeRecords(records, name, record)
+    with records_taken(take, say, dry_run=dry_run), Places(record.uid) as places:
+        topology = read(sysfs)
+        refuse_shared(record, topology, sysfs, records)
+        if located(topology, part, boot_id(sysfs)) is None:
+            refuse_order(record, topology, sysfs, records, destroy=False)
+        if not dry_run:
+            clear(sysfs, record, records, say)
+        else:
+            dead, more = planned_clear(sysfs, record, records)
+            if dead:
+                let_go: list[Step] = [LetGo(daemon, name)] if daemon and more else []
+                steps = planned([take, *dead, *let_go, *more])
+                return Assembled(record, True, steps=[*steps, _again(name)])
+        return _assemble(
+            record, sysfs, records, places, daemon, dry_run, say, half_destroyed, anew
+        )
 
 
 def _assemble(
@@ -125,6 +134,7 @@ def _assemble(
     dry_run: bool,
     say: Say,
     half_destroyed: bool,
+    anew: bool,
 ) -> Assembled:
     part = record.cxl
     assert part is not None
@@ -138,13 +148,17 @@ def _assemble(
     else:
         others = names_of_others(records, record.name, boot)
         try:
-            wanted = what_is_wanted(record, topology, part.boot == boot, others)
+            with pools_named(records, boot):
+                wanted = what_is_wanted(record, topology, part.boot == boot, others)
         except (UsageError, RefusedError):
-            steps = standing(sysfs, topology, part)
-            if dry_run or not steps:
+            steps = standing(sysfs, topology, record, records)
+            if not steps:
                 raise
             let_go = [LetGo(daemon, record.name)] if daemon else []
-            carry_out([*let_go, *steps], say, again=f"sacctl pool assemble {record.name}")
+            steps = [*let_go, *steps]
+            if dry_run:
+                return Assembled(record, True, steps=[*planned(steps), _again(record.name)])
+            carry_out(steps, say, again=f"sacctl pool assemble {record.name}")
             topology = read(sysfs)
             job.record = record.with_(cxl=part.with_(before=before(topology), boot=boot))
             wanted = what_is_wanted(record, topology, True, others)
@@ -154,7 +168,7 @@ def _assemble(
     if part.mount:
         return _memory(job, records, record, places, build, daemon, dry_run, say)
     form = FormatExtents(places, job.now)
-    content = Content(places, job.now, torn=half_destroyed)
+    content = Content(places, job.now, records, torn=half_destroyed, anew=anew)
     check = CheckExtents(places, job.now, form.uuid)
     # Opened once more than a pool that was just made, so that it never counts as untouched:
     # behind the superblocks there may still be pages, to be scrubbed when it is destroyed.
@@ -188,7 +202,13 @@ def _assemble(
         hand.pool if hand else {},
         checked=bool(build) and not content.empty,
         pages=_pages(daemon, record.name) if daemon and build else None,
+        forced=content.forced,
     )
+
+
+def _again(name: str) -> str:
+    """What a plan says of what can be planned only when other steps are done."""
+    return f"make the regions of pool '{name}' again as recorded, and open it"
 
 
 def _pages(daemon: Daemon, name: str) -> int | None:

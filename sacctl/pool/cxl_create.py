@@ -32,11 +32,18 @@ from sacctl.pool.cxl_ram import memory_steps, usable
 from sacctl.pool.cxl_record import CxlPart, RegionPart
 from sacctl.pool.cxl_regions import NoteChange, Wanted, making, weights
 from sacctl.pool.cxl_spec import CxlSpec, divide
-from sacctl.pool.cxl_taken import refuse_claimed, refuse_taken
+from sacctl.pool.cxl_taken import pools_named, refuse_claimed, refuse_taken
 from sacctl.pool.later import Later, planned
+from sacctl.pool.names import check_new_name
 from sacctl.pool.places import Places
 from sacctl.pool.record import Record, Records
-from sacctl.pool.recordsteps import Daemon, HandOver, TakeRecords, WriteRecord
+from sacctl.pool.recordsteps import (
+    Daemon,
+    HandOver,
+    TakeRecords,
+    WriteRecord,
+    records_taken,
+)
 from sacctl.pool.steps import Say, Step, carry_out
 from sacctl.pool.udevrule import active
 
@@ -99,6 +106,20 @@ def create(
                 hint=f"sacctl pool destroy {spec.name}",
             )
         destroy(spec.name, sysfs, records, daemon=daemon, say=say)
+    else:
+        check_new_name(spec.name)
+    take = TakeRecords(records, spec.name, None)
+    with records_taken(take, say, dry_run=dry_run), Places(owner) as places:
+        job, plan, build = _plan(spec, sysfs, records, owner)
+        made = finish(job, records, take, places, build, daemon, dry_run=dry_run, say=say)
+    return CxlCreated(made, plan)
+
+
+def _plan(
+    spec: CxlSpec, sysfs: Sysfs, records: Records, owner: int
+) -> tuple[Job, PoolPlan, list[Step]]:
+    """The new pool's job, the plan of its regions and the steps to their devices. Holds as
+    long as the records are locked."""
     topology = read(sysfs)
     if spec.mode == "system-ram" and not sysfs.exists("/sys/bus/dax/drivers/kmem"):
         raise NotFoundError(
@@ -109,7 +130,8 @@ def create(
     memdevs = [resolve(topology, device) for device in spec.devices]
     refuse_claimed(spec.name, spec.devices, topology, sysfs, records)
     refuse_taken(spec.name, topology, memdevs, sysfs, records)
-    plan = plan_pool(topology, memdevs, bytes=spec.bytes, granularity=spec.granularity)
+    with pools_named(records, boot_id(sysfs)):
+        plan = plan_pool(topology, memdevs, bytes=spec.bytes, granularity=spec.granularity)
     _all_used(plan, memdevs)
     identity = {memdev.name: memdev.identity for memdev in memdevs}
     split = spec.mode == "devdax"
@@ -134,12 +156,8 @@ def create(
         decoders=tuple(name for region in plan.regions for name in region.decoders),
     )  # fmt: skip
     job = Job(sysfs, blank(sysfs, spec.name, part, owner), [Made() for _ in regions])
-    with Places(owner) as places:
-        build = making(
-            job, [Wanted(p, "", r) for p, r in zip(plan.regions, regions, strict=True)]
-        )
-        made = finish(job, records, places, build, daemon, dry_run=dry_run, say=say)
-    return CxlCreated(made, plan)
+    wanted = [Wanted(p, "", r) for p, r in zip(plan.regions, regions, strict=True)]
+    return job, plan, making(job, wanted)
 
 
 def _all_used(plan: PoolPlan, memdevs: Sequence[Memdev]) -> None:
@@ -181,6 +199,7 @@ def blank(sysfs: Sysfs, name: str, part: CxlPart, owner: int) -> Record:
 def finish(
     job: Job,
     records: Records,
+    take: TakeRecords,
     places: Places,
     build: list[Step],
     daemon: Daemon | None,
@@ -193,13 +212,12 @@ def finish(
     """The steps around ``build``, which makes the devices: the record before, and behind it
     the pool on them, the record again, and the daemon.
 
-    more: steps behind all these. keep: gives the uuid of a pool that is on the devices
-    already, and is not written over; "" where there is none.
+    take: has the records locked. more: steps behind all these. keep: gives the uuid of a pool
+    that is on the devices already, and is not written over; "" where there is none.
     """
     record = job.record
     name = record.name
-    take = TakeRecords(records, name, None)
-    steps: list[Step] = [take, NoteChange(job, records, None, "creating"), *build]
+    steps: list[Step] = [NoteChange(job, records, None, "creating"), *build]
     if record.cxl is not None and record.cxl.mount:
         uuid, files = memory_steps(job, places)
         steps += files
@@ -232,15 +250,12 @@ def finish(
         share, hand = hand_over(job.sysfs, daemon, places, done)
         steps += [share, hand]
     steps += more()
-    try:
-        if not dry_run:
-            carry_out(steps, say, again=f"sacctl pool destroy {name}")
-    finally:
-        take.release()
+    if not dry_run:
+        carry_out(steps, say, again=f"sacctl pool destroy {name}")
     return Created(
         record=record if dry_run else records.get(name),
         created=True,
         served=hand is not None,
-        steps=planned(steps),
+        steps=planned([take, *steps]),
         pool=hand.pool if hand else {},
     )

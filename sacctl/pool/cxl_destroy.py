@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from sacctl.cxl.made import Made
-from sacctl.cxl.model import DaxDevice, Topology
+from sacctl.cxl.model import Topology
 from sacctl.cxl.read import read
 from sacctl.cxl.sysfs import Sysfs
 from sacctl.errors import CtlError, PartlyError
@@ -23,22 +22,27 @@ from sacctl.pool.cxl_files import (
     has_meta_file,
 )
 from sacctl.pool.cxl_find import missing, rest
-from sacctl.pool.cxl_hand import Unlisted, WithdrawLost, forget
+from sacctl.pool.cxl_hand import WithdrawLost
 from sacctl.pool.cxl_job import Job, need_root
+from sacctl.pool.cxl_leftover import last_steps, leftover
 from sacctl.pool.cxl_present import located
-from sacctl.pool.cxl_ramfree import Unmounted, released_memory
+from sacctl.pool.cxl_ramfree import released_memory
 from sacctl.pool.cxl_record import CxlPart
 from sacctl.pool.cxl_regions import clearing
 from sacctl.pool.cxl_removal import Removal
 from sacctl.pool.cxl_scrubbing import return_to_scrub
-from sacctl.pool.cxl_survivors import lost_notes, scrubbed, survivors
+from sacctl.pool.cxl_survivors import lost_notes, scrubbed, survivors, unscrubbed
 from sacctl.pool.cxl_taken import names_of_others, refuse_children, refuse_order, refuse_shared
-from sacctl.pool.cxl_wipe import WipeHead, wiped
-from sacctl.pool.filesteps import RemoveFile, RemoveFolder, new_name
+from sacctl.pool.cxl_wipe import wiped
 from sacctl.pool.later import planned
 from sacctl.pool.places import Places
 from sacctl.pool.record import Record, Records
-from sacctl.pool.recordsteps import Daemon, RemoveRecord, TakeRecords, Withdraw
+from sacctl.pool.recordsteps import (
+    Daemon,
+    TakeRecords,
+    Withdraw,
+    records_taken,
+)
 from sacctl.pool.steps import Say, Step, carry_out
 
 __all__ = ["CxlDestroyed", "destroy"]
@@ -69,10 +73,12 @@ def destroy(
 
     Args:
         force_offline: memory blocks that somebody has put online are taken offline.
-        allow_leak: memory that cannot go offline is lost until the next reboot.
+        allow_leak: memory that cannot go offline is lost until the next reboot; devices that
+            are missing keep the pool's pages, and so does what is left of their regions.
 
     Raises NotFoundError; RefusedError while clients are attached, somebody has the memory
-    mapped, blocks are online, or isolated namespaces have devices in its room; BusyError:
+    mapped, blocks are online, devices are missing, or isolated namespaces have devices in its
+    room; BusyError:
     nothing was changed. PartlyError once the memory was scrubbed and the rest failed; the
     same call finishes it, also after a kill.
     """
@@ -81,13 +87,17 @@ def destroy(
     record = records.get(name)
     part = record.cxl
     assert part is not None, "emulated pools have a destroy of their own"
-    refuse_children(records, name)
     change = _Change(sysfs, records, record, daemon, say, dry_run, force_offline, allow_leak)
-    return change.run(part)
+    take = TakeRecords(records, name, record)
+    with records_taken(take, say, dry_run=dry_run), Places(record.uid) as places:
+        change.done.steps.append(take.what)
+        refuse_children(records, name)
+        change.run(part, places)
+    return change.done
 
 
 class _Change:
-    """One destruction."""
+    """One destruction, while the records are locked."""
 
     def __init__(
         self,
@@ -106,7 +116,7 @@ class _Change:
         self.done = CxlDestroyed(record)
         self.again = f"sacctl pool destroy {record.name}"
 
-    def run(self, part: CxlPart) -> CxlDestroyed:
+    def run(self, part: CxlPart, places: Places) -> None:
         boot = boot_id(self.sysfs)
         topology = read(self.sysfs)
         refuse_shared(self.record, topology, self.sysfs, self.records)
@@ -116,6 +126,8 @@ class _Change:
         cut = state == "destroying" and part.boot == boot and there is None and not part.mount
         # A kill may have come before all of a pool was scrubbed that lost devices.
         alive = survivors(topology, part, boot) if cut else {}
+        if not half and there is None:
+            self._allowed(topology, part, cut)
         half = half or (cut and not alive)
         if not half and there is None:
             refuse_order(self.record, topology, self.sysfs, self.records, destroy=True)
@@ -128,24 +140,30 @@ class _Change:
             there = located(topology, part, boot)
             alive = survivors(topology, part, boot) if there is None else {}
             half = there is None and self.record.state == "assembling" and not alive
-        with Places(self.record.uid) as places:
-            take = TakeRecords(self.records, self.record.name, self.record)
-            try:
-                if half:
-                    self._phase([take, *self._rest(topology, places, part, boot)])
-                elif cut:
-                    hold, wipe = scrubbed(self.sysfs, self.record, alive, places)
-                    self._phase([take, *hold, *wipe])
-                    topology = read(self.sysfs)
-                    self._phase(self._rest(topology, places, part, boot), scrubbed=True)
-                elif part.mount:
-                    self._memory(take, places, part)
-                else:
-                    self._devices(take, places, topology, part, there, alive)
-                self._files(places)
-            finally:
-                take.release()
-        return self.done
+        if half:
+            self._phase(self._rest(topology, places, part))
+        elif cut:
+            hold, wipe = scrubbed(self.sysfs, self.record, self.records, alive, places)
+            self._phase([*hold, *wipe])
+            topology = read(self.sysfs)
+            self._phase(self._rest(topology, places, part), scrubbed=True)
+        elif part.mount:
+            self._memory(places, part)
+        else:
+            self._devices(places, topology, part, there, alive)
+        self._files(places)
+
+    def _allowed(self, topology: Topology, part: CxlPart, cut: bool) -> None:
+        """Raises RefusedError where devices are missing that hold pages, unless it may be so.
+
+        cut: memory is scrubbed before its region goes: only what is left of regions counts.
+        """
+        if cut and not self._removal(None).broken(topology, part):
+            return
+        lost = lost_notes(topology, part)
+        if lost and not self.allow_leak:
+            raise unscrubbed(self.record.name, lost)
+        self.done.left += lost
 
     def _phase(self, steps: list[Step], scrubbed: bool = False) -> None:
         self.done.steps += planned(steps)
@@ -175,8 +193,7 @@ class _Change:
         record stays then."""
         name = self.record.name
         self._removal(None).steps(topology, part)  # what forbids it, while nothing has changed
-        lost = lost_notes(topology, part)
-        self.done.left += lost
+        lost = any(missing(topology, region) for region in part.regions)
         if self.daemon is not None and not self.dry_run:
             # It holds what is left of a pool that lost devices.
             self._phase([WithdrawLost(self.daemon, Places(self.record.uid), self.record)])
@@ -192,29 +209,12 @@ class _Change:
                 self.record, self.sysfs, self.records, leak=self.allow_leak, say=self.say
             )
 
-    def _rest(self, topology: Topology, places: Places, part: CxlPart, boot: str) -> list[Step]:
-        """What a change that was cut off has left; nothing that held pages."""
-        steps: list[Step] = []
-        if part.mount:
-            steps.append(Unmounted(self.sysfs, self.record, places))
-        if part.boot != boot:
-            return steps  # the rest went with the boot
-        left = rest(topology, part, self._others())
-        if part.adopted and not self.record.uuid:
-            # The device stays, and the pool that was being written on it must not.
-            data = [dax for dax in topology.dax if self._begun_on(dax)]
-            steps += [WipeHead(str(self.sysfs.at(f"/dev/{dax.name}"))) for dax in data]
-        return [*steps, *clearing(self.sysfs, topology, left, part, allow_leak=self.allow_leak)]
-
-    def _begun_on(self, dax: DaxDevice) -> bool:
-        """Whether the record names the device, as it does just before it is written on."""
-        return dax.driver == "device_dax" and dax.name in {
-            Path(path).name for path in self.record.data
-        }
+    def _rest(self, topology: Topology, places: Places, part: CxlPart) -> list[Step]:
+        others, leak = self._others(), self.allow_leak
+        return leftover(self.sysfs, topology, self.record, part, places, others, leak)
 
     def _devices(
         self,
-        take: Step,
         places: Places,
         topology: Topology,
         part: CxlPart,
@@ -224,7 +224,7 @@ class _Change:
         record, sysfs = self.record, self.sysfs
         job = Job(sysfs, record, there or [Made() for _ in part.regions])
         now = job.now() if there else record
-        steps: list[Step] = [take]
+        steps: list[Step] = []
         if there:
             steps += [OpenDevices(places, lambda: now, own=False, lock=False)]
             if has_meta_file(now):
@@ -238,13 +238,13 @@ class _Change:
         if there:
             steps += [
                 LockDevices(places, lambda: now),
-                Ours(places, lambda: now),
+                Ours(places, lambda: now, self.records),
                 Unused(record.name, lambda: devices_of(now)),
             ]
         else:
             broken = removal.broken(topology, part)
             self.done.left += [f"{name} had lost its devices: not scrubbed" for name in broken]
-        hold, wipe = scrubbed(sysfs, record, alive, places) if alive else ([], [])
+        hold, wipe = scrubbed(sysfs, record, self.records, alive, places) if alive else ([], [])
         steps += [*hold, removal.note(topology, record, now), *wipe]
         if there:
             steps += wiped(places, now)
@@ -256,7 +256,7 @@ class _Change:
             rest_of = removal.steps(read(sysfs), part)
         self._phase(rest_of, scrubbed=True)
 
-    def _memory(self, take: Step, places: Places, part: CxlPart) -> None:
+    def _memory(self, places: Places, part: CxlPart) -> None:
         """A pool in system RAM."""
         topology = read(self.sysfs)
         removal = self._removal(None)
@@ -269,7 +269,7 @@ class _Change:
             removal.note(topology, self.record, self.record),
             leak=self.allow_leak,
         )
-        self._phase([take, *phases.unmount])
+        self._phase(phases.unmount)
         if not self.dry_run:
             topology = read(self.sysfs)
         self._phase(phases.convert(topology), scrubbed=True)
@@ -293,15 +293,5 @@ class _Change:
         return names_of_others(self.records, self.record.name, boot_id(self.sysfs))
 
     def _files(self, places: Places) -> None:
-        record = self.record
-        steps: list[Step] = []
-        if has_meta_file(record) and record.cxl is not None and not record.cxl.mount:
-            steps += [RemoveFile(places, path) for path in (record.meta, new_name(record.meta))]
-        steps += [RemoveFolder(places, path) for path in reversed(record.folders)]
-        stay: list[str] = []
-        if record.cxl is not None and record.cxl.adopted:
-            stay = [name for region in record.cxl.regions for name in region.dax[:1]]
-        steps += [forget(self.sysfs, record, stay), RemoveRecord(self.records, record.name)]
-        if self.daemon is not None:
-            steps.append(Unlisted(self.daemon, record.name))
+        steps = last_steps(self.sysfs, self.records, self.record, places, self.daemon)
         self._phase(steps, scrubbed=True)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from sacctl.errors import BusyError, CtlError, RefusedError
-from sacctl.pool import native
+from sacctl.pool import cxl_marks, native
 from sacctl.pool.cxl_spec import meta_bytes
 from sacctl.pool.filesteps import MakeFile, MakeFolder, Rename, new_name, open_folders
 from sacctl.pool.places import LOCK_WAIT, Places
@@ -195,6 +195,9 @@ class FormatExtents(Step):
         self.opened = native.format_pool(
             (files[meta], record.meta), [(files[path], path) for path in record.data]
         )
+        assert record.cxl is not None
+        for path, region in zip(record.data, record.cxl.regions, strict=True):
+            cxl_marks.write(files[path], region, self.opened.uuid)
 
     def undo(self) -> None:
         """The superblocks go: nobody must find a pool there that no record knows."""

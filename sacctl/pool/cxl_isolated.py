@@ -22,7 +22,7 @@ from sacctl.pool.cxl_room import room_region
 from sacctl.pool.cxl_spec import meta_bytes
 from sacctl.pool.places import Places
 from sacctl.pool.record import Record, Records
-from sacctl.pool.recordsteps import Daemon
+from sacctl.pool.recordsteps import Daemon, TakeRecords, records_taken, take_back
 from sacctl.pool.spec import SLAB, round_up
 from sacctl.pool.steps import Say, Step
 
@@ -66,15 +66,8 @@ def create(
     """
     if not dry_run:
         need_root(sysfs, f"sacctl namespace create {namespace} --isolated ...")
-    whole = records.get(parent)
-    of = whole.cxl
-    if of is None or of.mode != "devdax" or of.parent or not of.room:
-        raise RefusedError(
-            f"pool '{parent}' has no room for isolated namespaces",
-            object=parent,
-            hint="it is left by: sacctl pool create NAME --devices ... --isolated-room SIZE",
-        )
     name = pool_of(parent, namespace)
+    _with_room(records, parent)
     seen = records.find(name)
     if seen is not None and seen.state in ("creating", "destroying") and not dry_run:
         destroy(name, sysfs, records, daemon=daemon, say=say)
@@ -84,6 +77,39 @@ def create(
             object=name,
             hint=f"sacctl pool show {name}; sacctl namespace destroy {namespace} -p {parent}",
         )
+    take = TakeRecords(records, name, None)
+    with records_taken(take, say, dry_run=dry_run), Places(owner) as places:
+        job, build = _plan(sysfs, _with_room(records, parent), parent, name, quota, owner)
+        make = MakeNamespace(daemon, name, namespace, options)
+        return finish(
+            job,
+            records,
+            take,
+            places,
+            build,
+            daemon,
+            dry_run=dry_run,
+            say=say,
+            more=lambda: [make],
+        )
+
+
+def _with_room(records: Records, parent: str) -> CxlPart:
+    """Of a pool that leaves room. Raises NotFoundError, RefusedError."""
+    of = records.get(parent).cxl
+    if of is None or of.mode != "devdax" or of.parent or not of.room:
+        raise RefusedError(
+            f"pool '{parent}' has no room for isolated namespaces",
+            object=parent,
+            hint="it is left by: sacctl pool create NAME --devices ... --isolated-room SIZE",
+        )
+    return of
+
+
+def _plan(
+    sysfs: Sysfs, of: CxlPart, parent: str, name: str, quota: int, owner: int
+) -> tuple[Job, list[Step]]:
+    """The new pool's job, and the steps to its devices."""
     topology = read(sysfs)
     boot = boot_id(sysfs)
     region = room_region(topology, of.regions[0], parent, of.boot == boot)
@@ -98,12 +124,7 @@ def create(
     )
     cxl = CxlPart((part,), boot=boot, parent=parent, before=before(topology))
     job = Job(sysfs, blank(sysfs, name, cxl, owner), [Made(region.name)])
-    with Places(owner) as places:
-        build = making(job, [Wanted(None, region.name, part)])
-        make = MakeNamespace(daemon, name, namespace, options)
-        return finish(
-            job, records, places, build, daemon, dry_run=dry_run, say=say, more=lambda: [make]
-        )
+    return job, making(job, [Wanted(None, region.name, part)])
 
 
 class MakeNamespace(Step):
@@ -129,6 +150,6 @@ class MakeNamespace(Step):
             return
         self._begun = False
         try:
-            self._daemon.call("namespace.destroy", pool=self._pool, name=self._name)
+            take_back(self._daemon, "namespace.destroy", pool=self._pool, name=self._name)
         except (NotFoundError, DeniedError):
             return

@@ -7,8 +7,9 @@ from sacctl.cxl.made import Made
 from sacctl.cxl.model import Topology
 from sacctl.cxl.read import read
 from sacctl.cxl.regiondestroy import destroy
+from sacctl.cxl.room import without
 from sacctl.cxl.sysfs import Sysfs
-from sacctl.errors import NotFoundError
+from sacctl.errors import NotFoundError, RefusedError, UsageError
 from sacctl.pool.boot import boot_id
 from sacctl.pool.cxl_find import (
     broken_region,
@@ -21,7 +22,8 @@ from sacctl.pool.cxl_find import (
 from sacctl.pool.cxl_ram import is_mounted
 from sacctl.pool.cxl_record import CxlPart, RegionPart
 from sacctl.pool.cxl_regions import clearing
-from sacctl.pool.cxl_taken import names_of_others
+from sacctl.pool.cxl_taken import names_of_others, whose
+from sacctl.pool.cxl_wanted import what_is_wanted
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import Daemon
 from sacctl.pool.steps import Say, Step, carry_out
@@ -31,6 +33,7 @@ __all__ = [
     "clear_steps",
     "clear_whole",
     "located",
+    "planned_clear",
     "served",
     "standing",
     "whole",
@@ -108,6 +111,28 @@ def clear_steps(sysfs: Sysfs, record: Record, records: Records) -> list[Step]:
     return clear_whole(sysfs, topology, record, records)
 
 
+def planned_clear(
+    sysfs: Sysfs, record: Record, records: Records
+) -> tuple[list[Step], list[Step]]:
+    """For a plan: the steps of clear(), and those of standing() that will be needed behind
+    them. Raises NotFoundError."""
+    part = record.cxl
+    assert part is not None
+    dead = clear_steps(sysfs, record, records)
+    if not dead:
+        return [], []
+    topology = read(sysfs)
+    broken = [broken_region(topology, region) for region in part.regions]
+    others = names_of_others(records, record.name, part.boot)
+    names = {region.name for region in broken if region is not None} - others
+    then = without(topology, names)
+    try:
+        what_is_wanted(record, then, part.boot == boot_id(sysfs), others)
+    except (UsageError, RefusedError):
+        return dead, standing(sysfs, topology, record, records)
+    return dead, []
+
+
 def clear_whole(
     sysfs: Sysfs, topology: Topology, record: Record, records: Records
 ) -> list[Step]:
@@ -127,15 +152,17 @@ def clear_whole(
         if broken is None or broken.name in others or missing(topology, region):
             continue
         if region.made and not part.parent:
-            steps += destroy(sysfs, topology, broken.name)
+            steps += destroy(sysfs, topology, broken.name, whose=whose(records, part.boot))
     return steps
 
 
-def standing(sysfs: Sysfs, topology: Topology, part: CxlPart) -> list[Step]:
+def standing(sysfs: Sysfs, topology: Topology, record: Record, records: Records) -> list[Step]:
     """Steps that take away the regions of the pool that are whole: decoders are programmed in
     the order of addresses, so one below them cannot be made again while they stand. What their
     memory holds stays. None where that is not the pool's to do. The steps refuse while
     anybody has a dax device open."""
+    part = record.cxl
+    assert part is not None
     if part.adopted or part.parent or part.mount or part.boot != boot_id(sysfs):
         return []
     steps: list[Step] = []
@@ -146,5 +173,5 @@ def standing(sysfs: Sysfs, topology: Topology, part: CxlPart) -> list[Step]:
         names = {dax.name for dax in find_dax(topology, region, found)}
         if not region.made or not names <= set(region.dax):
             return []  # somebody else has a part of it
-        steps += destroy(sysfs, topology, found.name)
+        steps += destroy(sysfs, topology, found.name, whose=whose(records, part.boot))
     return steps

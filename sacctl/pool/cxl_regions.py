@@ -243,7 +243,9 @@ def removed_dax(
     first = topology.dax_device(region.dax[0]) if merge and region.dax else None
     if first is None or not region.whole or first.name in names:
         return steps
-    if first.bytes == region.whole and first.driver == "device_dax":
+    if first.bytes == region.whole and first.driver:
+        # Never divided; or nothing was done to it yet, and kmem has it still: memory that
+        # somebody uses is not taken from him to give back what was not taken.
         return steps
     at = f"{daxsteps.DEVICES}/{first.name}/size"
     made = Made(region.region, [first.name])

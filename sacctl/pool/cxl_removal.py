@@ -15,6 +15,7 @@ from sacctl.pool.cxl_find import broken_region, find_region
 from sacctl.pool.cxl_job import before
 from sacctl.pool.cxl_record import CxlPart, RegionPart
 from sacctl.pool.cxl_regions import removed_dax
+from sacctl.pool.cxl_taken import whose
 from sacctl.pool.record import Record, Records
 from sacctl.pool.recordsteps import WriteRecord
 from sacctl.pool.steps import Step
@@ -81,6 +82,7 @@ class Removal:
                     found.name,
                     force_offline=self.force_offline,
                     allow_leak=self.allow_leak,
+                    whose=whose(self.records, part.boot),
                 )
                 continue
             names = list(self.there[number].dax if self.there else ())

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sacctl.cxl.made import Made
 from sacctl.cxl.model import Topology
 from sacctl.cxl.read import read
 from sacctl.cxl.sysfs import Sysfs
+from sacctl.errors import RefusedError
 from sacctl.pool.attached import Unused
 from sacctl.pool.boot import boot_id
 from sacctl.pool.cxl_content import Ours
@@ -27,7 +28,7 @@ from sacctl.pool.recordsteps import TakeRecords
 from sacctl.pool.scrub import ScrubExtent
 from sacctl.pool.steps import Say, Step, carry_out
 
-__all__ = ["lost_notes", "make_survivors", "scrubbed", "survivors"]
+__all__ = ["lost_notes", "make_survivors", "scrubbed", "survivors", "unscrubbed"]
 
 
 def lost_notes(topology: Topology, part: CxlPart) -> list[str]:
@@ -42,6 +43,16 @@ def lost_notes(topology: Topology, part: CxlPart) -> list[str]:
         if gone and stay:
             notes.append(f"{', '.join(stay)}: not scrubbed either, for the region is not whole")
     return notes
+
+
+def unscrubbed(name: str, lost: Sequence[str]) -> RefusedError:
+    """The error for a pool that is to go while devices with pages of it are missing."""
+    return RefusedError(
+        f"pool '{name}' cannot be scrubbed whole: {'; '.join(lost)}",
+        object=name,
+        hint=f"bring the devices back, then sacctl pool destroy {name}; or, with --allow-leak, "
+        "the pool goes, and whoever gets these devices next can read what they hold",
+    )
 
 
 def survivors(topology: Topology, part: CxlPart, boot: str) -> dict[int, Made]:
@@ -101,7 +112,11 @@ def _made(record: Record, sysfs: Sysfs, records: Records) -> list[Step]:
 
 
 def scrubbed(
-    sysfs: Sysfs, record: Record, found: Mapping[int, Made], places: Places
+    sysfs: Sysfs,
+    record: Record,
+    records: Records,
+    found: Mapping[int, Made],
+    places: Places,
 ) -> tuple[list[Step], list[Step]]:
     """Steps that take these regions' dax devices for us alone, and see that no other pool is
     on them; and those that zero them."""
@@ -118,7 +133,7 @@ def scrubbed(
     take: list[Step] = [
         OpenDevices(places, lambda: held, own=False, lock=False),
         LockDevices(places, lambda: held),
-        Ours(places, lambda: held),
+        Ours(places, lambda: held, records),
         Unused(record.name, lambda: devices_of(held)),
     ]
     wipe: list[Step] = [

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from sacctl.cxl.adopt import judge
 from sacctl.cxl.model import Memdev, Topology
@@ -18,11 +19,13 @@ from sacctl.pool.record import Record, Records
 __all__ = [
     "names_of_others",
     "pool_of",
+    "pools_named",
     "refuse_children",
     "refuse_claimed",
     "refuse_order",
     "refuse_shared",
     "refuse_taken",
+    "whose",
 ]
 
 # In words, and whether assembling it may help.
@@ -72,6 +75,27 @@ def pool_of(records: Records, region: str, boot: str) -> str:
         if part.boot == boot and region in {r.region for r in part.regions}:
             return part.parent or record.name
     return ""
+
+
+def whose(records: Records, boot: str) -> Callable[[str], str]:
+    """pool_of() of the regions of a boot, for who knows regions only."""
+    return lambda region: pool_of(records, region, boot)
+
+
+@contextmanager
+def pools_named(records: Records, boot: str) -> Iterator[None]:
+    """Who plans regions knows no pools: where one is in the way (an error's object), the hint
+    says whose it is."""
+    try:
+        yield
+    except RefusedError as error:
+        pool = pool_of(records, error.object, boot) if error.object else ""
+        if not pool:
+            raise
+        hint = f"{error.hint}; {error.object} is pool '{pool}': sacctl pool destroy {pool}"
+        raise RefusedError(
+            error.message, object=error.object, errno=error.errno, hint=hint
+        ) from error
 
 
 def refuse_claimed(
@@ -194,9 +218,9 @@ def refuse_taken(
         )
 
 
-def _without(child: str) -> str:
-    """The command that destroys an isolated namespace."""
-    pool, _, name = child.rpartition(".")
+def _without(pool: str, child: str) -> str:
+    """The command that destroys an isolated namespace, whose own name may have dots."""
+    name = child.removeprefix(f"{pool}.")
     return f"sudo sacctl namespace destroy {name} --pool {pool}"
 
 
@@ -211,5 +235,5 @@ def refuse_children(records: Records, name: str) -> None:
         raise RefusedError(
             f"pool '{name}' has isolated namespaces in its room: {', '.join(children)}",
             object=name,
-            hint=_without(children[0]),
+            hint=_without(name, children[0]),
         )

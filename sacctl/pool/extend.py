@@ -12,7 +12,7 @@ from sacctl.pool.acl import share
 from sacctl.pool.filesteps import MakeFile, OpenFiles, RemoveFile
 from sacctl.pool.places import Places, folder_of
 from sacctl.pool.record import Record, Records
-from sacctl.pool.recordsteps import Daemon, TakeRecords, WriteRecord
+from sacctl.pool.recordsteps import Daemon, TakeRecords, WriteRecord, records_taken
 from sacctl.pool.spec import MOST_EXTENTS, file_bytes
 from sacctl.pool.steps import Say, Step, carry_out
 
@@ -102,10 +102,9 @@ def extend(
             daemon = daemon if shown["state"] == "serving" else None
         except NotFoundError:
             daemon = None
-    with Places(seen.uid) as places:
-        take = TakeRecords(records, name, seen)
+    take = TakeRecords(records, name, seen)
+    with records_taken(take, say, dry_run=dry_run), Places(seen.uid) as places:
         held, more = settle(seen, records, places)
-        steps: list[Step] = [take, *more]
         new = _longer(held, sizes)
         paths = new.data[len(held.data) :]
         grown = [file_bytes(size, new.huge) for size in sizes]
@@ -120,13 +119,11 @@ def extend(
             grow,
             WriteRecord(records, new, lambda: new, "ready"),
         ]
-        try:
-            if not dry_run:
-                carry_out(steps, say, again=f"sacctl pool extend {name}, again")
-                carry_out(change, say, again=f"sacctl pool show {name}")
-        finally:
-            take.release()
-    return Extended(new, daemon is not None, [s.what for s in (*steps, *change)], grow.pool)
+        if not dry_run:
+            carry_out(more, say, again=f"sacctl pool extend {name}, again")
+            carry_out(change, say, again=f"sacctl pool show {name}")
+    steps = [step.what for step in (take, *more, *change)]
+    return Extended(new, daemon is not None, steps, grow.pool)
 
 
 def _longer(record: Record, sizes: tuple[int, ...]) -> Record:

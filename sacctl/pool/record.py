@@ -7,40 +7,29 @@ and removed after the last of them has gone, so that whatever a kill leaves is i
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sacctl.errors import CtlError, NotFoundError, UsageError, from_os
+from sacctl.errors import CtlError, NotFoundError, from_os
+from sacctl.files import forget_new, read_regular, write_whole
 from sacctl.paths import ram_dir
+from sacctl.pool import toml
 from sacctl.pool.cxl_record import CxlPart
 from sacctl.pool.fields import Fields
+from sacctl.pool.names import NAME, check_name
 
-__all__ = ["KINDS", "STATES", "Record", "Records", "check_name"]
+__all__ = ["KINDS", "STATES", "Record", "Records", "check_name", "render"]
 
 KINDS = ("emulated", "cxl")
 STATES = ("creating", "ready", "extending", "assembling", "destroying")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _SUFFIX = ".toml"
 SUPERBLOCK = 2 << 20  # bytes of each extent: its first slab
 _MOST_BYTES = 1 << 20  # of a record: 64 extents with long paths are a third of it
-
-
-def check_name(name: str) -> str:
-    """name if a pool may be called so. Raises UsageError."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"'{name}' cannot be a pool's name: 1 to 63 of A-Z a-z 0-9 _ . -, not beginning "
-            "with . or -",
-            object=name,
-        )
-    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +117,7 @@ class Record:
             folders=table.texts("folders", []),
             cxl=None if part is None else CxlPart.read(Fields(part, where, "cxl.")),
         )
-        if not _NAME.fullmatch(record.name):
+        if not NAME.fullmatch(record.name):
             raise fail("name", f"is '{record.name}', which no pool can be called")
         if record.kind not in KINDS:
             raise fail("kind", f"is '{record.kind}'; this version knows {', '.join(KINDS)}")
@@ -147,7 +136,7 @@ class Record:
             if len(record.cxl.regions) != len(record.data):
                 raise fail("cxl.regions", f"are {len(record.cxl.regions)} for "
                            f"{len(record.data)} extents")  # fmt: skip
-            if record.cxl.parent and not _NAME.fullmatch(record.cxl.parent):
+            if record.cxl.parent and not NAME.fullmatch(record.cxl.parent):
                 raise fail("cxl.parent", f"is '{record.cxl.parent}', which no pool is called")
         if record.cxl and record.cxl.mount:
             # Below the root of a simulated machine it ends so.
@@ -163,10 +152,15 @@ class Record:
 
 
 class Records:
-    """The records in one folder. Its methods read the files anew each time."""
+    """The records in one folder. Its methods read the files anew each time.
+
+    lock: a descriptor of the folder that is locked for a change through this object, -1 while
+    there is none (TakeRecords).
+    """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        self.lock = -1
 
     def path(self, name: str) -> Path:
         return self.folder / (check_name(name) + _SUFFIX)
@@ -180,13 +174,13 @@ class Records:
         except OSError as error:
             raise from_os(error, "cannot read the folder of pool records") from error
         stems = (f[: -len(_SUFFIX)] for f in files if f.endswith(_SUFFIX))
-        return sorted(stem for stem in stems if _NAME.fullmatch(stem))
+        return sorted(stem for stem in stems if NAME.fullmatch(stem))
 
     def find(self, name: str) -> Record | None:
         """The record, None where there is none. Raises CtlError for one that is not whole."""
         path = self.path(name)
         try:
-            values = tomllib.loads(_read(path).decode())
+            values = tomllib.loads(read_regular(path, _MOST_BYTES).decode())
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -225,21 +219,15 @@ class Records:
         return [record for record in found if record is not None]
 
     def write(self, record: Record) -> None:
-        """Puts the record in place, whole or not at all; 0644. Raises CtlError."""
+        """Puts the record in place, whole or not at all; 0644. Raises CtlError.
+
+        One writer at a time: sacctl's hold the lock on the folder, the daemon's are its own.
+        """
         path = self.path(record.name)
-        new = path.with_name(f".{record.name}.{os.getpid()}.new")
         try:
-            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-            with os.fdopen(fd, "wb") as file:
-                file.write(render(record).encode())
-                os.fchmod(file.fileno(), 0o644)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
+            write_whole(path, render(record).encode(), 0o644, sync=True)
             self._sync()
         except OSError as error:
-            with suppress(OSError):
-                new.unlink()
             raise from_os(error, f"cannot write the pool record {path}") from error
 
     def remove(self, name: str) -> None:
@@ -247,6 +235,7 @@ class Records:
         path = self.path(name)
         try:
             path.unlink(missing_ok=True)
+            forget_new(path)
             self._sync()
         except OSError as error:
             raise from_os(error, f"cannot remove the pool record {path}") from error
@@ -260,51 +249,17 @@ class Records:
                 os.close(fd)
 
 
-def _read(path: Path) -> bytes:
-    """A record's bytes. Neither waits at a pipe nor reads a device without an end."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            text = file.read(_MOST_BYTES + 1)
-    finally:
-        os.close(fd)
-    if len(text) > _MOST_BYTES:
-        raise OSError(errno.EFBIG, "too long for a pool record", str(path))
-    return text
-
-
 def render(record: Record) -> str:
     """The record as TOML."""
     values = record.to_dict()
     part = values.pop("cxl", None)
-    lines = ["# Written by sacctl. What is named here belongs to the pool.\n", *_keys(values)]
+    lines = [
+        "# Written by sacctl. What is named here belongs to the pool.\n",
+        toml.keys(values),
+    ]
     if part is not None:
         regions = part.pop("regions")
-        lines += ["\n[cxl]\n", *_keys(part)]
+        lines += ["\n[cxl]\n", toml.keys(part)]
         for region in regions:
-            lines += ["\n[[cxl.regions]]\n", *_keys(region)]
+            lines += ["\n[[cxl.regions]]\n", toml.keys(region)]
     return "".join(lines)
-
-
-def _keys(values: dict[str, Any]) -> list[str]:
-    return [f"{key} = {_toml(value)}\n" for key, value in values.items()]
-
-
-def _toml(value: object) -> str:
-    """A text, a number, a truth or a list of them."""
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    if isinstance(value, str):
-        return '"' + "".join(map(_escaped, value)) + '"'
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _escaped(letter: str) -> str:
-    if letter in '"\\':
-        return "\\" + letter
-    # Undecodable bytes of a path are lone surrogates, which no TOML file can hold.
-    if 0xD800 <= ord(letter) <= 0xDFFF:
-        raise UsageError("a path of the pool is not valid UTF-8; choose another")
-    return letter if letter.isprintable() else f"\\U{ord(letter):08x}"

@@ -6,17 +6,26 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from sacctl.errors import BusyError, CtlError, DeniedError, NotFoundError, RefusedError
 from sacctl.pool.places import LOCK_WAIT, Places, patiently
 from sacctl.pool.record import Record, Records
-from sacctl.pool.steps import Step
+from sacctl.pool.steps import Say, Step, carry_out
 
-__all__ = ["Daemon", "HandOver", "RemoveRecord", "TakeRecords", "Withdraw", "WriteRecord"]
+__all__ = [
+    "Daemon",
+    "HandOver",
+    "RemoveRecord",
+    "TakeRecords",
+    "Withdraw",
+    "WriteRecord",
+    "records_taken",
+    "take_back",
+]
 
 
 class Peer(Protocol):
@@ -34,16 +43,20 @@ class Daemon(Protocol):
         self, op: str, fds: Sequence[int] = (), *, timeout: float | None = None, **args: Any
     ) -> dict[str, Any]: ...
 
+    def again(self) -> Daemon: ...
+
 
 class TakeRecords(Step):
     """Locks the folder of records against other sacctl processes, making it where it is not.
 
-    Then the record must still be as it was when the steps were planned. release() ends it.
+    What is planned behind it holds until release(), for all that change devices or files of
+    pools take it first. The record must still be as it was seen before. One within another
+    change through the same Records (a destruction may assemble the pool) has that one's lock.
     """
 
     def __init__(self, records: Records, name: str, seen: Record | None) -> None:
         self._records, self._name, self._seen = records, name, seen
-        self._fd = -1
+        self._own = False
         self._made: list[Path] = []
 
     @property
@@ -51,21 +64,25 @@ class TakeRecords(Step):
         return f"lock the folder of pool records {self._records.folder}"
 
     def apply(self) -> None:
-        folder = self._records.folder
-        missing = [p for p in (folder, *folder.parents) if not p.exists()]
-        for path in reversed(missing):
-            with suppress(FileExistsError):
-                path.mkdir(0o755)
-                self._made.append(path)
-        fd = self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        lock = fcntl.LOCK_EX | fcntl.LOCK_NB
-        patiently(lambda: fcntl.flock(fd, lock), str(folder), LOCK_WAIT)
+        if self._records.lock < 0:
+            self._lock(self._records.folder)
         if self._records.find(self._name) != self._seen:
             raise BusyError(
                 f"pool '{self._name}' was changed by another command meanwhile",
                 object=self._name,
                 hint="sacctl pool list, then try again",
             )
+
+    def _lock(self, folder: Path) -> None:
+        missing = [p for p in (folder, *folder.parents) if not p.exists()]
+        for path in reversed(missing):
+            with suppress(FileExistsError):
+                path.mkdir(0o755)
+                self._made.append(path)
+        fd = self._records.lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._own = True
+        lock = fcntl.LOCK_EX | fcntl.LOCK_NB
+        patiently(lambda: fcntl.flock(fd, lock), str(folder), LOCK_WAIT)
 
     def undo(self) -> None:
         self.release()
@@ -78,9 +95,28 @@ class TakeRecords(Step):
         self._made.clear()
 
     def release(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Others may go on. Nothing where it is another change's lock."""
+        if self._own:
+            os.close(self._records.lock)
+            self._records.lock = -1
+            self._own = False
+
+
+@contextmanager
+def records_taken(
+    take: TakeRecords, say: Say, *, dry_run: bool = False
+) -> Iterator[TakeRecords]:
+    """Holds the lock for what is done within, planning included; an error takes the folder
+    back that was made for it. dry_run: nothing is locked. Raises BusyError, CtlError."""
+    try:
+        if not dry_run:
+            carry_out([take], say)
+        yield take
+    except BaseException:
+        take.undo()
+        raise
+    finally:
+        take.release()
 
 
 class WriteRecord(Step):
@@ -153,7 +189,7 @@ class HandOver(Step):
         if self._begun and (self.added or not self.pool):
             # Who may not take a pool away may not have given one either.
             with suppress(NotFoundError, DeniedError):
-                self._daemon.call("pool.remove", name=self._name)
+                take_back(self._daemon, "pool.remove", name=self._name)
         self._begun = False
 
 
@@ -183,9 +219,30 @@ class Withdraw(Step):
             ) from error
 
     def undo(self) -> None:
-        if self._done:
-            add(self._daemon, self._places, self._record)
-            self._done = False
+        if not self._done:
+            return
+        self._done = False
+        try:
+            add(self._daemon.again(), self._places, self._record)
+        except NotFoundError:
+            return  # it has ended meanwhile; the next one takes the pool by its record
+
+
+def take_back(daemon: Daemon, op: str, **args: Any) -> None:
+    """Undoes what a daemon did. One that ends has let go of everything: where the connection
+    broke, who listens now is asked, and where nobody does, there is nothing to undo.
+
+    Raises NotFoundError, which says the same; else CtlError: it may have it still.
+    """
+    try:
+        daemon.call(op, **args)
+    except (NotFoundError, DeniedError):
+        raise
+    except CtlError:
+        other = daemon.again()
+        if other is daemon:  # it has answered, and that is its answer
+            raise
+        other.call(op, **args)
 
 
 def add(daemon: Daemon, places: Places, record: Record) -> dict[str, Any]:

@@ -16,10 +16,13 @@ __all__ = [
     "META",
     "Superblock",
     "forget_boot",
+    "head",
     "identify",
     "marked",
+    "pieces",
     "read",
     "read_file",
+    "turned",
 ]
 
 BYTES = 4096
@@ -28,6 +31,7 @@ MAJOR = 1
 ENTRIES, ENTRY_BYTES = 256, 48
 META, DATA = 1, 2
 BOOT_ID = 72  # its place in the block
+PIECE = 256  # bytes: the smallest granularity of a region
 ALIGN = 2 << 20  # of mappings of a DAX device
 
 
@@ -55,10 +59,10 @@ def read(fd: int) -> Superblock | None:
 def identify(fd: int) -> Superblock | None:
     """Of any extent, a file or a DAX device. None where no copy is valid; raises OSError,
     EIO where the device's memory cannot be read."""
-    head = _head(fd)
+    found = head(fd)
     best, newest = None, -1
     for at in (0, BYTES):
-        block = head[at : at + BYTES]
+        block = found[at : at + BYTES]
         if len(block) < BYTES or block[:8] != MAGIC:
             continue
         major, _minor, uuid, sequence, kind, position = struct.unpack_from(
@@ -85,18 +89,44 @@ def identify(fd: int) -> Superblock | None:
 
 def marked(fd: int) -> bool:
     """Whether an extent begins with a superblock, valid or not. Raises OSError as identify."""
-    head = _head(fd)
-    return any(head[at : at + 8] == MAGIC for at in (0, BYTES))
+    found = head(fd)
+    return any(found[at : at + 8] == MAGIC for at in (0, BYTES))
 
 
-def _head(fd: int) -> bytes:
-    """The first bytes of an extent."""
+def head(fd: int, size: int = 2 * BYTES) -> bytes:
+    """The first bytes of an extent, at most its first 2 MiB. Raises OSError as identify."""
     if stat.S_ISCHR(os.fstat(fd).st_mode):
-        return _mapped(fd)
-    return os.pread(fd, 2 * BYTES, 0)
+        return _mapped(fd, size)
+    return os.pread(fd, size, 0)
 
 
-def _mapped(fd: int) -> bytes:
+def pieces(memory: bytes) -> list[tuple[int, str]]:
+    """Where beginnings of superblocks stand in the head of an extent, valid or not, and of
+    which pools (uuid) they are. Looked for at each multiple of 256 bytes, the smallest that
+    memory is spread over devices by."""
+    found = []
+    for at in range(0, len(memory) - PIECE + 1, PIECE):
+        if memory[at : at + 8] == MAGIC:
+            found.append((at, memory[at + 16 : at + 32].hex()))
+    return found
+
+
+def turned(memory: bytes) -> list[tuple[int, str]]:
+    """As pieces(), of valid copies in the head of an extent that stand in the place of the
+    other one: a writer puts copy number "sequence modulo 2" there."""
+    found = []
+    for number in (0, 1):
+        block = memory[number * BYTES :][:BYTES]
+        if len(block) < BYTES or block[:8] != MAGIC:
+            continue
+        (sequence,) = struct.unpack_from("<Q", block, 32)
+        whole = struct.unpack_from("<I", block, BYTES - 4)[0] == crc32c(block[:-4])
+        if whole and sequence % 2 != number:
+            found.append((number * BYTES, block[16:32].hex()))
+    return found
+
+
+def _mapped(fd: int, size: int) -> bytes:
     """As a child reads them from a mapping, for a DAX device knows no read(2), and memory
     that is poisoned or has gone kills whoever touches it."""
     out, into = os.pipe()
@@ -105,16 +135,18 @@ def _mapped(fd: int) -> bytes:
         code = 1
         with suppress(BaseException):
             with mmap.mmap(fd, ALIGN, mmap.MAP_SHARED, mmap.PROT_READ) as memory:
-                os.write(into, memory[: 2 * BYTES])
+                left = memoryview(memory[:size])
+                while left:
+                    left = left[os.write(into, left) :]
             code = 0
         os._exit(code)
     os.close(into)
     with os.fdopen(out, "rb") as pipe:
-        head = pipe.read()
+        read = pipe.read()
     ended = os.waitpid(pid, 0)[1]
-    if ended or len(head) != 2 * BYTES:
+    if ended or len(read) != size:
         raise OSError(errno.EIO, "its memory cannot be read: it is poisoned, or has gone")
-    return head
+    return read
 
 
 def forget_boot(fd: int) -> None:

@@ -16,10 +16,10 @@ import stat
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from sacctl.cxl.sysfs import Sysfs
-from sacctl.errors import CtlError, RefusedError
+from sacctl.errors import CtlError, RefusedError, from_os
+from sacctl.files import read_regular, write_whole
 from sacctl.pool.steps import Step
 
 __all__ = ["GROUP", "ForgetDevices", "MarkDevices", "active", "expect", "rules", "rules_file"]
@@ -31,6 +31,7 @@ FOLDER = "/run/udev/rules.d"
 CONTROL = "/run/udev/control"
 DAX = "/sys/bus/dax/devices"
 CXL = "/sys/bus/cxl/devices"
+_MOST = 1 << 20  # bytes of a pool's rules
 _TIMEOUT = 60.0  # seconds for udevadm, which waits for its events
 _SAFE = re.compile(r"[A-Za-z0-9._:-]+")  # what stands in a rule as it is
 
@@ -190,20 +191,21 @@ class ForgetDevices(Step):
 
 
 def _read(sysfs: Sysfs, pool: str) -> str | None:
+    path = sysfs.at(rules_file(pool))
     try:
-        return sysfs.at(rules_file(pool)).read_text()
+        # Only what it is to be put back to: other than a file of ours is none.
+        return read_regular(path, _MOST).decode(errors="replace")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise from_os(error, f"cannot read {path}", hint=f"rm {path}") from None
 
 
 def _write(sysfs: Sysfs, pool: str, text: str) -> None:
     """Whole or not at all: udev may read it at any moment."""
     path = sysfs.at(rules_file(pool))
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    new = Path(f"{path}.new")  # does not end in .rules: udev passes it by
-    new.write_text(text)
-    new.chmod(0o644)
-    new.replace(path)
+    write_whole(path, text.encode(), 0o644)  # by way of a name that udev passes by
 
 
 def _remove(sysfs: Sysfs, pool: str) -> None:

@@ -21,11 +21,16 @@ def texts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if part in _LINES:
             yield f"{part}.txt", "".join(f"{clean(line)}\n" for line in value)
         elif part in _NAMED:
-            yield f"{part}.txt", "".join(f"{k}: {_one(v)}\n" for k, v in value.items())
+            yield f"{part}.txt", "".join(f"{clean(k)}: {_one(v)}\n" for k, v in value.items())
         elif part == "records":
-            yield f"{part}.txt", "".join(f"# {k}\n{v}\n" for k, v in value.items())
+            text = "".join(f"# {clean(k)}\n{_plain(v)}\n" for k, v in value.items())
+            yield f"{part}.txt", text
         else:
             yield f"{part}.json", json.dumps(value, indent=2, default=str) + "\n"
+
+
+def _plain(text: str) -> str:
+    return "\n".join(clean(line) for line in text.splitlines())
 
 
 def _one(value: object) -> str:

@@ -238,7 +238,7 @@ class Desk:
     def serve(self, pool: FakePool, name: str = "kv") -> FakePool:
         """As if it had a record and had been opened."""
         served = Served(name, record(name, pool.uuid), cast(Any, pool), "serving")
-        self.service.pools._pools[name] = served
+        self.service.pools._known.put(served)
         self.server.pools[name] = pool
         return pool
 

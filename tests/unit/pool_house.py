@@ -107,7 +107,7 @@ def fail_at(
             todo[at] = Failing(todo[at])
         original(todo, say, **more)
 
-    for module in ("create", "destroy", "extend"):
+    for module in ("create", "destroy", "extend", "recordsteps"):
         monkeypatch.setattr(f"sacctl.pool.{module}.carry_out", carry_out)
     return hit
 

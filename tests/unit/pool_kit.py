@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sacctl.daemon.link import Peer
-from sacctl.errors import BusyError, NotFoundError
+from sacctl.errors import BusyError, CtlError, NotFoundError
 from sacctl.pool import native, superblock
 from sacctl.pool.spec import SLAB
 
@@ -87,10 +87,13 @@ class FakeDaemon:
         self.fds: dict[str, list[File]] = {}
         self.refuse: dict[str, Exception] = {}
         self.lose_answer: dict[str, Exception] = {}
+        self.dead = False
 
     def call(
         self, op: str, fds: Sequence[int] = (), *, timeout: float | None = None, **args: Any
     ) -> dict[str, Any]:
+        if self.dead:
+            raise CtlError("the daemon: the connection broke")
         if op in self.refuse:
             raise self.refuse.pop(op)
         method = getattr(self, "_" + op.replace(".", "_"))
@@ -98,6 +101,17 @@ class FakeDaemon:
         if op in self.lose_answer:
             raise self.lose_answer.pop(op)
         return answer
+
+    def again(self) -> FakeDaemon:
+        """As of a Link: itself, or NotFoundError once it was killed."""
+        if self.dead:
+            raise NotFoundError("no daemon listens")
+        return self
+
+    def die(self) -> None:
+        """As one that is killed: it has let go of all, and its connections are broken."""
+        self.stop()
+        self.dead = True
 
     def _pool_add(self, fds: list[int], record: dict[str, Any]) -> dict[str, Any]:
         name = record["name"]

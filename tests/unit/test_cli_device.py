@@ -65,7 +65,7 @@ def test_what_is_not_a_device_is_listed_with_its_reason(run: Run, tmp_path: Path
     out = run("--sysroot", look(tmp_path, "6.12-2hb2", "gone"), "device", "list").stdout
     assert "not in the list:\nNAME          WHY NOT" in out
     assert "0000:0d:00.0  it is CXL memory, and cxl_pci has not taken it" in out
-    assert "1 of its 2 devices have gone" in out
+    assert "1 of its 2 devices has gone" in out
 
 
 def test_nothing_found_says_where_was_looked(run: Run, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_region_that_was_never_finished(tmp_path: Path) -> None:
         step.apply()
     found = judged(house, "region2")
     assert (found.case, found.needs) == ("broken", "impossible")
-    assert "not committed: 1 of its 2 devices have gone" in found.message
+    assert "not committed: 1 of its 2 devices has gone" in found.message
     house.close()
 
 
@@ -192,7 +192,7 @@ def test_a_region_whose_device_has_gone(tmp_path: Path) -> None:
     house.machine.unplug(0x101)
     found = judged(house, made.region)
     assert found.case == "broken"
-    assert "1 of its 2 devices have gone" in found.message
+    assert "1 of its 2 devices has gone" in found.message
     house.close()
 
 

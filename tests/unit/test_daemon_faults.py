@@ -100,6 +100,7 @@ def test_the_log_says_that_pages_are_gone(
 ) -> None:
     """Not "5 pages left": that reads as if they had stayed."""
     monkeypatch.setattr(logging.getLogger("sacctl"), "propagate", True)
+    caplog.set_level(logging.INFO, "sacctl")  # whatever another test has left
     two(here)
     here.ask("pool.quarantine", pool="kv", extent=1, offset=0, bytes=64)
     here.ask("pool.lost", pool="kv")
@@ -232,7 +233,7 @@ def served(here: Desk, house: CxlHouse) -> FakePool:
     pool = FakePool()
     own = cxl_record(house)
     seen = marks(house.sysfs, own)
-    here.service.pools._pools["kv"] = Served("kv", own, cast(Any, pool), "serving", marks=seen)
+    here.service.pools._known.put(Served("kv", own, cast(Any, pool), "serving", marks=seen))
     return pool
 
 

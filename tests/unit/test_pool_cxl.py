@@ -235,7 +235,15 @@ def test_destroyed_without_its_devices(
         if reboot:
             house.reboot()
         house.machine.unplug(0x101)
-        gone = house.destroy()
+        before = house.look()
+        with pytest.raises(RefusedError, match="cannot be scrubbed whole: serial:0x101") as no:
+            house.destroy()
+        assert "serial:0x100: not scrubbed either" in no.value.message
+        assert "--allow-leak" in no.value.hint
+        with pytest.raises(RefusedError, match="cannot be scrubbed whole"):
+            house.destroy(dry_run=True)
+        assert house.look() == before
+        gone = house.destroy(allow_leak=True)
         assert any("serial:0x101 is not there" in left for left in gone.left)
         assert house.records.names() == []
         now = read(house.machine.sysfs)

@@ -67,7 +67,11 @@ def test_the_whole_region_is_scrubbed(
         if reboot:
             house.reboot()
         house.machine.unplug(gone)
-        done = house.destroy(daemon=True)
+        before = house.look()
+        with pytest.raises(RefusedError, match=f"cannot be scrubbed whole: serial:{gone:#x}"):
+            house.destroy(daemon=True)
+        assert house.look() == before
+        done = house.destroy(daemon=True, allow_leak=True)
         assert f"serial:{gone:#x} is not there: it keeps what it holds of the pool" in done.left
         left = " ".join(done.left)
         assert all(f"serial:{serial:#x}: not scrubbed either" in left for serial in stay)
@@ -100,7 +104,7 @@ def test_clients_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         before = house.look()
         house.daemon.refuse["pool.remove"] = BusyError("1 client is attached")
         with pytest.raises(RefusedError, match="attached"):
-            house.destroy(daemon=True)
+            house.destroy(daemon=True, allow_leak=True)
         assert house.look() == before
         assert house.daemon.pools.keys() == {"kv"}
 
@@ -114,9 +118,13 @@ def test_killed_in_the_scrub_of_a_survivor(
         house.machine.unplug(serials(record, 2)[0])
         with monkeypatch.context() as patch:
             patch.setattr(ScrubExtent, "apply", lambda self: os.kill(os.getpid(), 9))
-            assert killed(house.destroy)
+            assert killed(lambda: house.destroy(allow_leak=True))
         assert house.record().state == "destroying"
-        house.destroy()
+        before = house.look()
+        with pytest.raises(RefusedError, match="cannot be scrubbed whole"):
+            house.destroy()
+        assert house.look() == before
+        house.destroy(allow_leak=True)
         assert not kept(house, serials(record, 1)[0])
         assert house.records.names() == []
         now = read(house.machine.sysfs)
