@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from libsac import _core
 from libsac.arguments import text, unsigned
-from libsac.errors import ArgumentError
+from libsac.errors import ArgumentError, MediaError
 from libsac.layout import Layout
 from libsac.pool import Pool
 from libsac.sizes import parse_size
@@ -105,6 +105,16 @@ class SharedPool(Pool):
         return int(
             self._native.quarantine(_number(extent), parse_size(offset), parse_size(bytes))
         )
+
+    @property
+    def read_only(self) -> str:
+        """Why nothing can be changed any more, though pages are read on: metadata is dead.
+        "" while it can."""
+        try:
+            self._native.check_writable()
+        except MediaError as error:
+            return str(error)
+        return ""
 
     def lose(self, extent: int | None = None) -> int:
         """The device behind an extent has gone: all its pages leave, as if all of it were

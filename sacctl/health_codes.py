@@ -183,6 +183,17 @@ _LIST = (
         went.""",
     ),
     Check(
+        "SAC212",
+        "critical",
+        "a pool takes no more writes",
+        """A block of its metadata that is in use is dead. What is there is read on; puts,
+        evictions and new namespaces fail, so engines compute what they could have kept.
+
+        If its device went away, sacctl pool assemble when it is back. Where the memory is
+        bad: clear the poison that the device lists (docs/faults.md says how), then destroy
+        the pool and create it again.""",
+    ),
+    Check(
         "SAC301",
         "critical",
         "a namespace is damaged",

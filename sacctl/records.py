@@ -113,6 +113,7 @@ class PoolRecord(TypedDict):
     recovered: bool
     rebooted: bool
     dead_blocks: int
+    read_only: str  # why nothing can be changed, or ""
     namespaces: int
     clients: int
     extents: list[ExtentRecord]

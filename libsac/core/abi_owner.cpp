@@ -92,6 +92,10 @@ int sac_pool_quarantine(sac_pool *pool, int32_t extent, uint64_t offset, uint64_
     });
 }
 
+int sac_pool_check_writable(sac_pool *pool) {
+    return guarded([&] { owned(pool).media().check_writable(); });
+}
+
 int sac_pool_lose(sac_pool *pool, int32_t extent, uint64_t *pages) {
     return guarded([&] {
         sac::OwnedPool &it = owned(pool);

@@ -127,8 +127,10 @@ void Media::check_writable() const {
     // Clients of a daemon can neither close the pool nor open it.
     const char *const next =
         shared_.load(std::memory_order_relaxed)
-            ? "The pool cannot be changed until its administrator has assembled it again "
-              "('sacctl pool assemble'), when the memory is there again."
+            ? "The pool cannot be changed. If its device went away, the administrator "
+              "assembles "
+              "it again when that is back ('sacctl pool assemble'); where the memory is bad, "
+              "the pool must be destroyed and created."
             : "The pool cannot be changed any more: close it, and open it again or create it "
               "anew.";
     throw Error(SAC_E_MEDIA, name,

@@ -81,6 +81,9 @@ SAC_API int sac_pool_quarantine(sac_pool *pool, int32_t extent, uint64_t offset,
  * opened again only, and without touching it. Without its metadata a pool takes no more writes.
  * extent: also SAC_EXTENT_ALL. */
 SAC_API int sac_pool_lose(sac_pool *pool, int32_t extent, uint64_t *pages);
+/* SAC_E_MEDIA, saying where and what to do, once metadata is dead: pages are read on, and
+ * nothing can be changed. */
+SAC_API int sac_pool_check_writable(sac_pool *pool);
 
 /* Clears a range of an extent that no pool has open, on several cores. go_on (may be NULL) is
  * told the bytes done after each 64 MiB and at the end; 0: stop. What is cleared stays so:

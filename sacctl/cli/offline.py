@@ -52,6 +52,7 @@ def offline(record: Record, running: bool, boot: str = "") -> PoolRecord:
         "recovered": False,
         "rebooted": False,
         "dead_blocks": 0,
+        "read_only": "",
         "namespaces": 0,
         "clients": 0,
         "extents": [

@@ -56,6 +56,7 @@ def pool_record(served: Served, clients: int) -> PoolRecord:
         "recovered": bool(info and info.recovered),
         "rebooted": bool(info and info.rebooted),
         "dead_blocks": info.dead_blocks if info else 0,
+        "read_only": served.pool.read_only if info and served.pool else "",
         "namespaces": info.namespaces if info else 0,
         "clients": clients,
         "extents": extent_records(served),

@@ -33,6 +33,7 @@ from sacctl.pool.cxl_record import CxlPart, RegionPart
 from sacctl.pool.cxl_regions import NoteChange, Wanted, making, weights
 from sacctl.pool.cxl_spec import CxlSpec, divide
 from sacctl.pool.cxl_taken import pools_named, refuse_claimed, refuse_taken
+from sacctl.pool.cxl_wipe import Clear
 from sacctl.pool.later import Later, planned
 from sacctl.pool.names import check_new_name
 from sacctl.pool.places import Places
@@ -231,6 +232,7 @@ def finish(
             WriteRecord(records, record, job.now, "creating"),
             OpenDevices(places, job.now, own=not active(job.sysfs)),
             mark(job),
+            *([Clear(places, job.now)] if record.cxl and record.cxl.parent else []),
             *meta_file(places, record),
             form
             if keep is str

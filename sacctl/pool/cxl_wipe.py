@@ -13,7 +13,7 @@ from sacctl.pool.scrub import ScrubExtent, Untouched, zero
 from sacctl.pool.spec import SLAB
 from sacctl.pool.steps import Step
 
-__all__ = ["WipeHead", "wiped"]
+__all__ = ["Clear", "WipeHead", "wiped"]
 
 
 class CloseDevices(Step):
@@ -27,6 +27,23 @@ class CloseDevices(Step):
     def apply(self) -> None:
         for path in list(self._places.files):
             self._places.close_file(path)
+
+
+class Clear(Step):
+    """Zeroes the open devices of a pool that is about to be made for a tenant of its own, who
+    gets descriptors of them: what was there before belongs to somebody else."""
+
+    def __init__(self, places: Places, record: Callable[[], Record]) -> None:
+        self._places, self._record = places, record
+
+    @property
+    def what(self) -> str:
+        return f"zero the memory of pool '{self._record().name}'"
+
+    def apply(self) -> None:
+        record = self._record()
+        for path, size in zip(devices_of(record), _sizes(record), strict=True):
+            zero(self._places.files[path], path, size)
 
 
 def _fd(places: Places, path: str) -> Callable[[], int]:

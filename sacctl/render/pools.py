@@ -79,6 +79,8 @@ def pool_parts(pool: PoolRecord, namespaces: Iterable[NamespaceRecord] = ()) -> 
         facts.add("found", _found(pool))
         dead = pool["dead_blocks"]
         facts.add("dead blocks", Cell(str(dead), "bad" if dead else ""))
+        if pool["read_only"]:
+            facts.add("writes", Cell(f"none: {pool['read_only']}", "bad"))
         facts.add("clients", str(pool["clients"]))
     facts.add("metadata file", pool["meta"])
     extents = Table(("extent", ">size", ">free", "~path"), title="extents")

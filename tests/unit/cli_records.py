@@ -58,6 +58,7 @@ def pool(name: str = "kv", state: str = "serving") -> PoolRecord:
         "recovered": False,
         "rebooted": False,
         "dead_blocks": 0,
+        "read_only": "",
         "namespaces": 1 if serving else 0,
         "clients": 1 if serving else 0,
         "extents": [extent(0), extent(1)],

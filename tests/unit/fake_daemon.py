@@ -53,6 +53,7 @@ class FakePool:
     free_metadata_bytes: int = 1 << 20
     dead_blocks: int = 0
     recovered: bool = False
+    read_only: str = ""
     page_size: int = 4096
     bad: list[tuple[int, int, int]] = field(default_factory=list)
     lost: list[int | None] = field(default_factory=list)

@@ -32,7 +32,7 @@ def pool(**values: Any) -> PoolRecord:
         "name": "kv", "state": "serving", "reason": "", "hint": "", "huge": "",
         "meta": "/x/meta", "extents": [{"path": "/x/data.0"}], "free_bytes": 10 * SLAB,
         "slab_bytes": SLAB, "page_size_obtained": 4096, "recovered": False,
-        "rebooted": False, "dead_blocks": 0,
+        "rebooted": False, "dead_blocks": 0, "read_only": "",
     }  # fmt: skip
     return cast(PoolRecord, known | values)
 
@@ -81,6 +81,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("SAC210", "critical", {"pools": [pool(state="lost", reason="dax0.0 has gone")]}),
     ("SAC211", "degraded", {"pools": [pool(extents=[
         {"index": 0, "path": "/x/data.0", "lost": "dax0.0 has gone"}])]}),
+    ("SAC212", "critical", {"pools": [pool(read_only="metadata is dead")]}),
     ("SAC301", "critical", {"namespaces": [space(state="damaged", reason="torn")]}),
     ("SAC302", "degraded", {"pools": [pool(free_bytes=0)], "namespaces": [
         space(pinned=98)]}),

@@ -167,6 +167,17 @@ def test_quarantine(pool: SharedPool) -> None:
             pool.quarantine(extent, 0, 1)
 
 
+def test_dead_metadata_is_read_on(pool: SharedPool) -> None:
+    stored = put(pool, "ns", 4)
+    assert pool.read_only == ""
+    pool.quarantine(-1, 0, 1)
+    assert "is dead" in pool.read_only
+    assert "destroyed and created" in pool.read_only
+    assert list(pool.namespace("ns").lookup(stored)) == [True] * 4
+    with pytest.raises(errors.MediaError, match="cannot be changed"):
+        put(pool, "other", 1)
+
+
 def test_lose(pool: SharedPool) -> None:
     stored = put(pool, "ns", 16)
     ns = pool.namespace("ns")

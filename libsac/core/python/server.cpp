@@ -229,6 +229,11 @@ void bind_server(nb::module_ &m) {
                 return pages;
             },
             nb::arg("extent"), nb::arg("offset"), nb::arg("bytes"))
+        .def("check_writable",
+             [](const Pool &self) {
+                 const auto pool = self.get("pool");
+                 call([&] { return sac_pool_check_writable(pool.get()); });
+             })
         .def(
             "lose",
             [](const Pool &self, std::int32_t extent) {

@@ -54,7 +54,7 @@ def test_poison_in_metadata() -> None:
         equal((pages.found(), more.found()), (4, 4), "pages, with a bad block to spare")
         # The first one, with the superblock and the tables.
         poison(start)
-        assert {"SAC203", "SAC513"} <= codes(), "health says nothing of it"
+        assert {"SAC203", "SAC212", "SAC513"} <= codes(), "health says nothing of it"
         name = Path(record("kv")["meta"]).name
         last = Pages("kv", "chat", seed=20_000, checksum=True)
         said = refused(last)
