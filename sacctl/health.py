@@ -132,10 +132,10 @@ def _pool(pool: PoolRecord, sight: Sight) -> Findings:
                 f"extent {extent['index']} has gone: {extent['lost']}",
                 f"when its device is back: sacctl pool assemble {name}",
             )
+    if pool["read_only"]:
+        yield finding("SAC212", name, f"it takes no more writes: {pool['read_only']}")
     if pool["dead_blocks"]:
         dead = pool["dead_blocks"]
-        if pool["read_only"]:
-            yield finding("SAC212", name, f"it takes no more writes: {pool['read_only']}")
         which = "1 block" if dead == 1 else f"{dead} blocks"
         are = "is" if dead == 1 else "are"
         yield finding("SAC203", name, f"{which} of 2 MiB of its memory {are} dead")
