@@ -126,12 +126,15 @@ build_in_root() {
     mkdir -p "$place"
     mv "$tree" "$place/"
     launcher=$(chroot "$root" sh -c 'command -v ccache || true')
+    # Called behind ||, where the shell does not end at a failure by itself.
     chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
         SOURCE_DATE_EPOCH="$when" CCACHE_DIR=/ccache CCACHE_BASEDIR="/build/libsac-$version" \
-        ${launcher:+CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_C_COMPILER_LAUNCHER=ccache} sh -c "$build" sh "/build/libsac-$version" "$jobs"
+        ${launcher:+CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_C_COMPILER_LAUNCHER=ccache} sh -c "$build" sh "/build/libsac-$version" "$jobs" ||
+        return 1
     [ -z "${LINTIAN:-}" ] ||
-        chroot "$root" lintian --fail-on error "/build/sacctl_${version}_$(arch_of).deb"
-    mv "$place"/*.deb "$work/"
+        chroot "$root" lintian --fail-on error "/build/sacctl_${version}_$(arch_of).deb" ||
+        return 1
+    mv "$place"/*.deb "$work/" || return 1
     rm -rf "$place"
 }
 
