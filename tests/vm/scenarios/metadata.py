@@ -13,6 +13,7 @@ from vm.scenarios.faults import DEVICE, codes, devices
 
 TOPOLOGIES = ("1hb1",)
 LIMIT = 400
+LEAVES = "poison where the metadata of the next pool would lie"
 BLOCK = 2 * cxl.MIB
 
 
