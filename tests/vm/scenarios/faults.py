@@ -89,7 +89,9 @@ def test_the_monitor_hears_and_outlives_the_daemon() -> None:
                 "cxl-inject-general-media-event",
                 **{**event, "dpa": dpa_of(first), "transaction-type": 1},
             )
-            until("the block to be out of use", lambda: record("kv")["dead_blocks"] > before, 60)
+            until(
+                "the block to be out of use", lambda: record("kv")["dead_blocks"] > before, 60
+            )
             equal(first.found(), 0, "pages in the block")
             equal(second.found(), 4, "pages elsewhere")
             it.kill()
@@ -98,7 +100,11 @@ def test_the_monitor_hears_and_outlives_the_daemon() -> None:
                 **{**event, "dpa": dpa_of(second), "transaction-type": 1},
             )
             it.start()
-            until("both blocks to be out of use", lambda: record("kv")["dead_blocks"] == before + 2, 90)
+            until(
+                "both blocks to be out of use",
+                lambda: record("kv")["dead_blocks"] == before + 2,
+                90,
+            )
             equal(second.found(), 0, "pages in the second block")
         finally:
             monitor.send_signal(signal.SIGTERM)
