@@ -47,7 +47,10 @@ def _with_room(state: App, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(state: App, schema: str, made: Any, values: dict[str, Any]) -> None:
-    """Emits the pool as it is now. made.pool is empty where no daemon was handed it."""
+    """Emits the pool as it is now. made.pool is empty where no daemon was handed it.
+
+    Raises PartlyError where the pool's metadata lies on poison that the devices list.
+    """
     from sacctl.cli.offline import offline
     from sacctl.cli.pool_poison import out_of_use
     from sacctl.render.pools import pool_parts
@@ -67,6 +70,13 @@ def answer(state: App, schema: str, made: Any, values: dict[str, Any]) -> None:
         if found["hint"] == "sacctl daemon run":
             text += " (one that is just starting takes the pool by itself)"
         state.say(text)
+    elif found["read_only"]:
+        raise PartlyError(
+            f"pool {found['name']} is made, and takes no writes: {found['read_only']}",
+            object=found["name"],
+            hint=f"sacctl pool destroy {found['name']}, have the device clear its poison "
+            "(sacctl health --explain SAC212), and create the pool again",
+        )
 
 
 class ours:  # noqa: N801 -- reads as a word: with ours(...)

@@ -18,9 +18,11 @@ __all__ = ["Swapped", "looked_at", "moved", "out_of_place"]
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """A piece out of its place. uuid: of the pool that it is of, "" where that cannot be told.
-    device: that seems to have
-    it (identity); path: of the dax device that shows it."""
+    """A piece out of its place.
+
+    uuid: of the pool that it is of, "" where that cannot be told. device: that seems to have it
+    (identity). path: of the dax device that shows it. what: a sentence, with {pool} in it.
+    """
 
     path: str
     uuid: str

@@ -90,7 +90,9 @@ def test_the_monitor_hears_and_outlives_the_daemon() -> None:
                 **{**event, "dpa": dpa_of(first), "transaction-type": 1},
             )
             until(
-                "the block to be out of use", lambda: record("kv")["dead_blocks"] > before, 60
+                "the block to be out of use",
+                lambda: record("kv")["dead_blocks"] == before + 1,
+                60,
             )
             equal(first.found(), 0, "pages in the block")
             equal(second.found(), 4, "pages elsewhere")
