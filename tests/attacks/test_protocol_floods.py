@@ -54,7 +54,8 @@ def test_connections_that_come_and_go(attacked: Scene) -> None:
                 one.send(wire.header(wire.HELLO, 88)[: i % 24])
     attacked.check()
     assert soon(lambda: attacked.fds() <= before)
-    assert attacked.daemon.clients().clients == 1
+    # A connection of before may have been accepted since.
+    assert soon(lambda: attacked.daemon.clients().clients == 1)
 
 
 def test_one_process_does_not_take_all_places(attacked: Scene) -> None:
