@@ -30,7 +30,8 @@ public:
     }
     ~DaemonProcess() {
         kill();
-        for (const char *folder : {"/pools/p", "/run/roster", "/run/tables", "/run"}) {
+        for (const char *folder :
+             {"/pools/p", "/run/losses", "/run/roster", "/run/tables", "/run"}) {
             Directory::empty(root_ + folder);
             rmdir((root_ + folder).c_str());
         }
