@@ -18,6 +18,15 @@ if(SAC_TESTS)
         list(APPEND child_targets ${name})
     endforeach()
 
+    # A CUDA driver and NVRTC that run on the CPU: for SAC_LIBCUDA and SAC_NVRTC.
+    file(GLOB fake CONFIGURE_DEPENDS ${native}/fake_cuda/*.cpp)
+    add_library(fake_cuda SHARED ${fake})
+    target_include_directories(fake_cuda PRIVATE ${native}/fake_cuda libsac/core
+                               libsac/hotbuffer/kernels)
+    target_link_libraries(fake_cuda PRIVATE sac_flags Threads::Threads)
+    list(APPEND child_definitions "SAC_FAKE_CUDA=\"$<TARGET_FILE:fake_cuda>\"")
+    list(APPEND child_targets fake_cuda)
+
     file(GLOB tests CONFIGURE_DEPENDS ${native}/test_*.cpp)
     foreach(source ${tests})
         get_filename_component(name ${source} NAME_WE)

@@ -208,3 +208,153 @@ class Server:
     def tables(self) -> list: ...
     def ops(self) -> list: ...
     def evict(self, id: bytes, kill: bool) -> None: ...
+
+def gpu_open(ordinal: int) -> Gpu: ...
+def gpu_set_nvrtc(path: str) -> None: ...
+def gpu_sources() -> list[tuple[str, str]]: ...
+def gpu_compile(source: str, arch: str, macros: _Sequence[tuple[str, str]]) -> dict: ...
+
+class Gpu:
+    def info(self) -> dict: ...
+    def register(self, namespace: Namespace, chunk_bytes: int) -> GpuRegistration: ...
+    def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+
+class GpuRegistration:
+    def info(self) -> dict: ...
+    def wait(self, timeout_ms: int) -> None: ...
+    def unregister(self) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+
+class GpuRows:
+    def __init__(
+        self,
+        plane: int,
+        layers: _Sequence[int],
+        sources: _Sequence[int],
+        slots: int,
+        slots_on_gpu: bool,
+        block_rows: int,
+        block_stride: int,
+        row_stride: int,
+        head_stride: int,
+        source_rows: int,
+        first: int,
+        count: int,
+    ) -> None: ...
+
+def mover_open(
+    gpu: Gpu,
+    ns: Namespace,
+    path: int,
+    threads: int,
+    staging: int,
+    chunk: int,
+    plain_stores: bool,
+    timeout_ms: int,
+) -> GpuMover: ...
+
+class GpuMover:
+    def put(self, put: Put, rows: GpuRows, stream: int) -> None: ...
+    def put_sequence(self, sequence: Sequence, rows: GpuRows, stream: int) -> None: ...
+    def gather(
+        self,
+        prefixes: _Sequence[Prefix],
+        plane: int,
+        layer: int,
+        first_head: int,
+        heads: int,
+        rows: int,
+        rows_on_gpu: bool,
+        count: int,
+        out: int,
+        path: int,
+        stream: int,
+    ) -> int: ...
+    def info(self) -> dict: ...
+    def faults(self) -> list: ...
+    def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+
+def put_quiet(arg: Put, /) -> bool: ...
+
+class HotOptions:
+    def __init__(
+        self,
+        *,
+        requests: int,
+        slots: int,
+        top_k: int,
+        block: int,
+        policy: int,
+        flags: int,
+        threads: int,
+        max_tokens: int,
+        timeout_ms: int,
+        groups: _Sequence[int],
+        share: _Sequence[tuple[int, int]],
+    ) -> None: ...
+
+def hot_check(namespace: Namespace, options: HotOptions) -> None: ...
+def hot_open(gpu: Gpu, namespace: Namespace, options: HotOptions) -> Hot: ...
+
+class Hot:
+    def info(self) -> dict: ...
+    def rows(self, arg0: int, arg1: int, arg2: int, /) -> object: ...
+    def bind(self, arg0: int, arg1: Prefix, arg2: bool, arg3: int, /) -> None: ...
+    def extend(self, arg0: _Sequence[int], arg1: int, /) -> None: ...
+    def truncate(self, arg0: int, arg1: int, arg2: int, /) -> None: ...
+    def written(self, arg0: _Sequence[int], arg1: int, /) -> None: ...
+    def release(self, arg0: int, arg1: int, /) -> None: ...
+    def refresh(self, arg: int, /) -> int: ...
+    def resolve(
+        self,
+        arg0: int,
+        arg1: int,
+        arg2: int,
+        arg3: int,
+        arg4: int,
+        arg5: int,
+        arg6: int,
+        arg7: int,
+        arg8: int,
+        arg9: int,
+        arg10: bool,
+        /,
+    ) -> None: ...
+    def prefetch(
+        self,
+        arg0: int,
+        arg1: int,
+        arg2: int,
+        arg3: int,
+        arg4: int,
+        arg5: int,
+        arg6: int,
+        arg7: int,
+        arg8: int,
+        arg9: int,
+        arg10: bool,
+        /,
+    ) -> None: ...
+    def replay(self, arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, /) -> None: ...
+    def append(
+        self,
+        arg0: int,
+        arg1: int,
+        arg2: int,
+        arg3: int,
+        arg4: int,
+        arg5: int,
+        arg6: _Sequence[tuple[int, int, int, int, int]],
+        arg7: int,
+        /,
+    ) -> None: ...
+    def stats(self) -> tuple: ...
+    def close(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...

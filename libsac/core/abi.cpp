@@ -44,7 +44,8 @@ const char *sac_status_name(int status) {
         "SAC_E_EXISTS",  "SAC_E_LAYOUT",      "SAC_E_NO_SPACE",   "SAC_E_BUSY",
         "SAC_E_STALE",   "SAC_E_RESERVATION", "SAC_E_INCOMPLETE", "SAC_E_CORRUPT",
         "SAC_E_VERSION", "SAC_E_MEDIA",       "SAC_E_FORKED",     "SAC_E_CLOSED",
-        "SAC_E_SYSTEM",  "SAC_E_NO_MEMORY",   "SAC_E_NO_DAEMON",  "SAC_E_ACCESS"};
+        "SAC_E_SYSTEM",  "SAC_E_NO_MEMORY",   "SAC_E_NO_DAEMON",  "SAC_E_ACCESS",
+        "SAC_E_GPU"};
     const auto n = static_cast<std::size_t>(status);
     return status >= 0 && n < std::size(names) ? names[n] : "SAC_E_?";
 }

@@ -24,6 +24,7 @@ struct CommitItem {
     const std::uint32_t *tokens;  // page_tokens ids, or nullptr
     std::uint32_t data_crc;       // where the namespace keeps one
     bool duplicate;               // out: another writer was first; slot and generation are its
+    bool retain = false;          // then the reservation stays the caller's, to be aborted
 };
 
 class Authority {

@@ -54,12 +54,14 @@ void CacheControl::commit(std::span<CommitItem> items, PinTable *pins) {
         check_held(c, nullptr);
     for (CommitItem &c : items) {
         SAC_STOP("commit.begin");
-        held_.erase(c.reservation.slot);
         std::uint64_t word = 0;
         const std::uint32_t first = index_->find(c.key, c.reservation.part, word);
         c.duplicate = first != kNoSlot;
+        if (!c.duplicate || !c.retain)
+            held_.erase(c.reservation.slot);
         if (c.duplicate) {
-            free_slot(c.reservation.slot, c.reservation.part);
+            if (!c.retain)
+                free_slot(c.reservation.slot, c.reservation.part);
             c.reservation.slot = first;
             c.reservation.generation = word & Record::kGeneration;
             ++stats_.duplicates;

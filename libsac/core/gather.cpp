@@ -3,13 +3,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cinttypes>
-#include <shared_mutex>
-#include <vector>
 
 #include "error.hpp"
-#include "gather_copy.hpp"
 #include "handles.hpp"
 #include "threads.hpp"
 
@@ -42,7 +38,7 @@ std::uint64_t check_range(const GatherJob &job, std::uint64_t &absent) noexcept 
     return bad;
 }
 
-GatherJob resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number,
+GatherJob resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number, bool to,
                   std::uint64_t &absent) {
     const Geometry &g = ns.geometry();
     const Prefix &prefix = *req.prefix->it;
@@ -66,11 +62,11 @@ GatherJob resolve(Namespace &ns, const sac_gather_req &req, std::uint64_t number
     j.limit = prefix.rows(req.plane, req.layer);
     if (req.count == 0)
         return j;
-    if (j.dst_pitch < j.row_bytes)
+    if (to && j.dst_pitch < j.row_bytes)
         refuse(number, SAC_E_ARG, plane.name,
                format("rows of %" PRIu64 " bytes do not fit a pitch of %" PRIu64, j.row_bytes,
                       j.dst_pitch));
-    if (!req.dst)
+    if (to && !req.dst)
         refuse(number, SAC_E_ARG, plane.name, "dst is NULL");
     if (req.index && req.index_bytes != 4 && req.index_bytes != 8)
         refuse(number, SAC_E_ARG, plane.name, "index_bytes must be 4 or 8");
@@ -125,69 +121,75 @@ std::uint64_t find_dead(std::span<const GatherJob> jobs, std::uint64_t &offset) 
 
 }  // namespace
 
-void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t flags,
-            std::uint32_t threads, std::uint64_t &failed) {
-    const auto begin = std::chrono::steady_clock::now();
+GatherCall::GatherCall(Namespace &ns, std::span<const sac_gather_req> reqs, bool to) : ns_(ns) {
     ns.check();
-    failed = reqs.size();
-    if (flags & ~static_cast<std::uint32_t>(SAC_GATHER_STREAM))
-        throw Error(SAC_E_ARG, "gather", format("unknown flags 0x%x", flags));
-    std::vector<const Prefix *> prefixes;
     for (std::uint64_t i = 0; i < reqs.size(); ++i) {
         if (!reqs[i].prefix)
             refuse(i, SAC_E_ARG, "prefix", "it has no prefix");
-        prefixes.push_back(reqs[i].prefix->it.get());
+        prefixes_.push_back(reqs[i].prefix->it.get());
     }
     // Each prefix is locked once, in the order of addresses: nobody closes it meanwhile.
-    std::sort(prefixes.begin(), prefixes.end());
-    prefixes.erase(std::unique(prefixes.begin(), prefixes.end()), prefixes.end());
-    std::vector<std::shared_lock<FairMutex>> locks;
-    locks.reserve(prefixes.size());
-    for (const Prefix *p : prefixes)
-        locks.push_back(p->lock());
+    std::sort(prefixes_.begin(), prefixes_.end());
+    prefixes_.erase(std::unique(prefixes_.begin(), prefixes_.end()), prefixes_.end());
+    locks_.reserve(prefixes_.size());
+    for (const Prefix *p : prefixes_)
+        locks_.push_back(p->lock());
 
-    std::vector<GatherJob> jobs;
-    jobs.reserve(reqs.size());
-    std::uint64_t rows = 0, bytes = 0, absent = 0, copied = 0;
+    jobs_.reserve(reqs.size());
     for (std::uint64_t i = 0; i < reqs.size(); ++i) {
         std::uint64_t zeros = 0;
-        jobs.push_back(resolve(ns, reqs[i], i, zeros));
-        jobs.back().first = rows;
-        rows += reqs[i].count;
-        absent += zeros;
-        copied += (reqs[i].count - zeros) * jobs.back().row_bytes;
-        bytes += reqs[i].count * jobs.back().row_bytes;
+        jobs_.push_back(resolve(ns, reqs[i], i, to, zeros));
+        jobs_.back().first = rows_;
+        rows_ += reqs[i].count;
+        absent_ += zeros;
+        copied_ += (reqs[i].count - zeros) * jobs_.back().row_bytes;
+        bytes_ += reqs[i].count * jobs_.back().row_bytes;
     }
-    if (rows == 0)
-        return;
-    for (const Prefix *p : prefixes)
-        p->check_current();
+    if (rows_ != 0)
+        for (const Prefix *p : prefixes_)
+            p->check_current();
+}
 
-    const unsigned n = copy_threads(threads, bytes);
-    const bool stream = flags & SAC_GATHER_STREAM;
-    copy_jobs(jobs, rows, n, stream);
-    PinTable &table = prefixes.front()->view().pins();
+void GatherCall::finish(std::uint64_t &failed) {
+    failed = jobs_.size();
+    if (rows_ == 0)
+        return;
+    PinTable &table = prefixes_.front()->view().pins();
     PinTable::Counters &counters = table.counters();
     counters.gathers.fetch_add(1, std::memory_order_relaxed);
-    counters.rows_gathered.fetch_add(rows - absent, std::memory_order_relaxed);
-    counters.bytes_gathered.fetch_add(copied, std::memory_order_relaxed);
-    table.latency(PinTable::kGather).add(begin);
+    counters.rows_gathered.fetch_add(rows_ - absent_, std::memory_order_relaxed);
+    counters.bytes_gathered.fetch_add(copied_, std::memory_order_relaxed);
+    table.latency(PinTable::kGather).add(begun_);
 
     bool faults = false;
-    for (const Prefix *p : prefixes)
+    for (const Prefix *p : prefixes_)
         faults |= p->view().data().guard().faults() != 0;
     if (faults) {
         std::uint64_t offset = 0;
-        failed = find_dead(jobs, offset);
-        if (failed != jobs.size()) {
-            ns.authority().drop_dead();
-            const GatherJob &j = jobs[failed];
+        failed = find_dead(jobs_, offset);
+        if (failed != jobs_.size()) {
+            ns_.authority().drop_dead();
+            const GatherJob &j = jobs_[failed];
             j.req->prefix->it->view().data().check_alive(offset, j.row_bytes);
         }
     }
     // Checked again behind the copy: what was forced out meanwhile may be anything.
-    for (const Prefix *p : prefixes)
+    for (const Prefix *p : prefixes_)
         p->check_current();
+}
+
+void gather(Namespace &ns, std::span<const sac_gather_req> reqs, std::uint32_t flags,
+            std::uint32_t threads, std::uint64_t &failed) {
+    failed = reqs.size();
+    ns.check();
+    if (flags & ~static_cast<std::uint32_t>(SAC_GATHER_STREAM))
+        throw Error(SAC_E_ARG, "gather", format("unknown flags 0x%x", flags));
+    GatherCall call(ns, reqs);
+    if (call.rows() == 0)
+        return;
+    copy_jobs(call.jobs(), call.rows(), copy_threads(threads, call.bytes()),
+              flags & SAC_GATHER_STREAM);
+    call.finish(failed);
 }
 
 }  // namespace sac

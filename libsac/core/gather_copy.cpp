@@ -70,7 +70,8 @@ void copy_dense(const GatherJob &job, std::uint64_t from, std::uint64_t to, bool
     }
 }
 
-// Rows [from, to) of the call.
+}  // namespace
+
 void copy_range(std::span<const GatherJob> jobs, std::uint64_t from, std::uint64_t to,
                 bool stream) {
     auto job =
@@ -87,6 +88,8 @@ void copy_range(std::span<const GatherJob> jobs, std::uint64_t from, std::uint64
         from = std::max(from, end);
     }
 }
+
+namespace {
 
 // Every thread has a segment of its own, the same one in every call of this size, so that a
 // target that is used again stays in its core's cache; who is done helps the others.

@@ -34,6 +34,10 @@ struct GatherJob {
     }
 };
 
+// Copies rows [from, to) of the call.
+void copy_range(std::span<const GatherJob> jobs, std::uint64_t from, std::uint64_t to,
+                bool stream);
+
 // Copies the rows of all jobs, so many in all.
 void copy_jobs(std::span<const GatherJob> jobs, std::uint64_t rows, unsigned threads,
                bool stream);

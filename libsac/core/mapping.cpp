@@ -123,14 +123,41 @@ void Mapping::append(Extent e) {
                            e.name.c_str()));
     map(e);
     watch(e);
-    bytes_ = e.offset + round_up(e.bytes, kHuge);
-    extents_.push_back(std::move(e));
-    count_ = extents_.size();
+    const std::uint64_t offset = e.offset, added = e.bytes;
+    std::shared_ptr<MappingWatch> told;
+    {
+        const std::lock_guard lock(watch_mutex_);
+        bytes_ = e.offset + round_up(e.bytes, kHuge);
+        extents_.push_back(std::move(e));
+        count_ = extents_.size();
+        told = watch_;
+    }
+    if (told)
+        told->came(offset, added);
+}
+
+std::shared_ptr<MappingWatch>
+Mapping::watch(const std::function<std::shared_ptr<MappingWatch>()> &make) const {
+    const std::lock_guard lock(watch_mutex_);
+    if (!watch_)
+        watch_ = make();
+    return watch_;
+}
+
+std::shared_ptr<MappingWatch> Mapping::watch() const noexcept {
+    const std::lock_guard lock(watch_mutex_);
+    return watch_;
+}
+
+void Mapping::tell_going(std::uint64_t offset, std::uint64_t bytes) noexcept {
+    if (const std::shared_ptr<MappingWatch> told = watch())
+        told->going(offset, bytes);
 }
 
 Mapping::~Mapping() {
     if (epoch_ != fork_epoch())
         return;
+    tell_going(0, bytes());
     guard_.reset();
     munmap(reserved_, reserved_bytes_);
     // Not by closing alone: a child that was forked this instant still has the fd open.

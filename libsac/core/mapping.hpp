@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +28,16 @@ struct Extent {
     std::uint32_t weight = 1;  // how much of what is placed it gets
 
     bool device() const noexcept { return align != 0; }
+};
+
+// Told of memory that comes and goes, in the thread that does it.
+class MappingWatch {
+public:
+    virtual ~MappingWatch() = default;
+    // One more extent lies there.
+    virtual void came(std::uint64_t offset, std::uint64_t bytes) noexcept = 0;
+    // An extent is lost, or all is unmapped, as soon as this returns.
+    virtual void going(std::uint64_t offset, std::uint64_t bytes) noexcept = 0;
 };
 
 // Not unmapped in a forked child, where the range never existed (MADV_DONTFORK).
@@ -49,8 +61,16 @@ public:
     }
     // The memory of an extent has gone: zeros take its place, and none of it is touched.
     std::uint64_t lose(const Extent &extent) noexcept {
+        tell_going(extent.offset, extent.bytes);
         return guard_->bury(extent.offset, extent.bytes);
     }
+    bool writable() const noexcept { return writable_; }
+    // The one that is told: what make() gives, where there is none yet. make() may look at the
+    // extents; whatever comes later, the watch is told of. Throws what make() throws.
+    std::shared_ptr<MappingWatch>
+    watch(const std::function<std::shared_ptr<MappingWatch>()> &make) const;
+    // Null where there is none.
+    std::shared_ptr<MappingWatch> watch() const noexcept;
 
     // Maps one more extent behind the others, where addresses were kept free for it. No other
     // append may run meanwhile; everything else may. Throws Error: SAC_E_ARG (too many),
@@ -87,6 +107,7 @@ private:
     // Devices can be replaced by whole units only.
     void watch(const Extent &extent) noexcept;
     std::uint64_t place(const Extent &extent, std::uint64_t end) const noexcept;
+    void tell_going(std::uint64_t offset, std::uint64_t bytes) noexcept;
 
     std::vector<Extent> extents_;  // with room for all that may come: never moved
     std::atomic<std::size_t> count_{0};
@@ -97,6 +118,8 @@ private:
     std::uint64_t reserved_bytes_ = 0, align_ = 0;  // align_: of base_
     std::uint64_t epoch_;
     std::unique_ptr<FaultGuard> guard_;
+    mutable std::mutex watch_mutex_;  // also while an extent is added
+    mutable std::shared_ptr<MappingWatch> watch_;
 };
 
 }  // namespace sac

@@ -164,7 +164,21 @@ void Prefix::close() {
         return;
     const std::unique_lock held(mutex_);
     closed_ = true;
-    unpin_all();
+    if (borrowed_ == 0)
+        end();
+}
+
+void Prefix::borrow() {
+    const auto held = lock_alone();
+    ++borrowed_;
+}
+
+void Prefix::give_back() noexcept {
+    if (ns_->backing().forked())
+        return;
+    const std::unique_lock held(mutex_);
+    if (--borrowed_ == 0 && closed_)
+        end();
 }
 
 void Prefix::check_open() const {
@@ -183,6 +197,23 @@ std::uint64_t Prefix::rows(std::uint32_t plane, std::uint32_t layer) const noexc
 sac_handle Prefix::handle(std::uint64_t page) const noexcept {
     const Held &h = held_[kBodyPart][page];
     return {h.generation, h.slot == kNoSlot ? 0 : h.slot, kBodyPart};
+}
+
+bool Prefix::gone(std::uint64_t page) const noexcept {
+    const Mapping &data = view_->data();
+    const auto at = static_cast<std::uint64_t>(at_[kBodyPart][page] - data.data());
+    if (data.guard().any_dead(at, ns_->geometry().part_bytes[kBodyPart]) || view_->lost())
+        return true;
+    const Held &h = held_[kBodyPart][page];
+    if (h.slot == kNoSlot)
+        return false;  // being written
+    const std::uint64_t word =
+        view_->index().record(h.slot).word.load(std::memory_order_acquire);
+    return (word & Record::kGeneration) != h.generation || (word & Record::kAbsent) != 0;
+}
+
+std::uint64_t Prefix::losses() const noexcept {
+    return view_->data().guard().faults() + view_->index().forced() + view_->lost();
 }
 
 void Prefix::check_current() const {

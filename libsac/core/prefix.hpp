@@ -24,6 +24,12 @@ public:
     void pin(const std::uint8_t *keys, std::uint64_t count);
     virtual void close();
 
+    // A reader that no close may take the pages from: a GPU, whose work ends later than the
+    // calls that asked for it. close() then closes, and what it would have ended stays until
+    // the last reader has given back. Throws as lock().
+    void borrow();
+    void give_back() noexcept;
+
     Namespace &ns() const noexcept { return *ns_; }
     const std::shared_ptr<Namespace> &owner() const noexcept { return ns_; }
 
@@ -50,6 +56,11 @@ public:
     // Throws Error(SAC_E_STALE) if a page was forced out since it was pinned,
     // Error(SAC_E_MEDIA) if that was for its memory. Cheap where nothing was.
     void check_current() const;
+    // Whether the body of a page is not to be read any more: its memory died, or it was forced
+    // out. What a thrown error of check_current() says of all, page by page.
+    bool gone(std::uint64_t page) const noexcept;
+    // Changes whenever gone() may have changed for any page.
+    std::uint64_t losses() const noexcept;
     // What the pages are pinned in.
     const View &view() const noexcept { return *view_; }
 
@@ -60,6 +71,8 @@ protected:
     };
     void add(std::uint32_t part, std::uint8_t *at, Held held);
     void unpin_all() noexcept;
+    // What a close ends, with the mutex held.
+    virtual void end() noexcept { unpin_all(); }
     std::unique_lock<FairMutex> lock_alone() const;
     void check_open() const;
 
@@ -69,6 +82,7 @@ protected:
     std::array<std::vector<std::uint8_t *>, 2> at_;
     std::array<std::vector<Held>, 2> held_;
     bool closed_ = false;
+    std::uint32_t borrowed_ = 0;
 
 private:
     bool try_pin(const std::uint8_t *keys, std::uint64_t count);

@@ -138,6 +138,12 @@ std::vector<std::uint64_t> Put::missing(std::uint32_t part) const {
     return out;
 }
 
+bool Put::quiet() const {
+    const auto held = lock();
+    return std::all_of(fences_.begin(), fences_.end(),
+                       [](const auto &fence) { return fence->done(); });
+}
+
 std::uint8_t *Put::view(std::uint64_t missing, std::uint32_t plane, std::uint32_t layer,
                         std::uint64_t &bytes) {
     const auto held = lock_open();
@@ -174,6 +180,8 @@ void Put::check_written() const {
 std::uint64_t Put::commit() {
     const auto held = lock_open();
     check_written();
+    for (const auto &fence : fences_)
+        fence->wait();
     std::vector<CommitItem> items;
     // Tails first: a body that is visible has the tail that was put with it.
     for (const auto part : {kTailPart, kBodyPart})
@@ -213,6 +221,15 @@ void Put::give_up(bool viewed_too) noexcept {
     open_ = false;
     if (ns_->backing().forked())
         return;
+    // Nobody else may get pages that a GPU still writes to.
+    for (const auto &fence : fences_) {
+        try {
+            fence->wait();
+        } catch (const Error &) {
+            // Its work has ended, with rows that nobody will see.
+        }
+    }
+    fences_.clear();
     // In batches, each one request to the daemon; without allocating.
     std::array<Reservation, 256> some;
     std::size_t n = 0;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -12,6 +13,19 @@
 #include "namespace.hpp"
 
 namespace sac {
+
+// Rows of a put that a GPU is writing.
+class PutFence {
+public:
+    PutFence() = default;
+    virtual ~PutFence() = default;
+    PutFence(const PutFence &) = delete;
+    PutFence &operator=(const PutFence &) = delete;
+    // Whether it has ended; does not wait.
+    virtual bool done() = 0;
+    // Waits for its end. Throws Error where the rows are not right.
+    virtual void wait() = 0;
+};
 
 class Put {
 public:
@@ -26,7 +40,22 @@ public:
     void write(std::span<const sac_scatter_req> reqs, std::uint32_t threads);
     std::uint8_t *view(std::uint64_t missing, std::uint32_t plane, std::uint32_t layer,
                        std::uint64_t &bytes);
-    // Returns how many bodies this put made visible.
+    // Missing pages [first, first + count) of the plane's part are to be written, in all of
+    // these layers, by work that launch() starts. It gets the pages' parts, and gives what the
+    // work ends with. Pages of a put that ends before that stay its own until then. Throws what
+    // launch() throws; nothing counts as written then.
+    void write_by(
+        std::uint32_t plane, std::span<const std::uint32_t> layers, std::uint64_t first,
+        std::uint64_t count,
+        const std::function<std::shared_ptr<PutFence>(std::span<std::uint8_t *const> pages)>
+            &launch);
+    // Whether a commit would not wait for a GPU.
+    bool quiet() const;
+    const Namespace &ns() const noexcept { return *ns_; }
+    // What the pages are reserved in.
+    const View &view() const noexcept { return *view_; }
+    // Waits for what GPUs write, and for nothing else of theirs. Returns how many bodies this
+    // put made visible.
     std::uint64_t commit();
     // Gives up at once what nobody may be writing to; close() the rest.
     void abort();
@@ -58,6 +87,7 @@ private:
     std::vector<std::uint32_t> tokens_;
     std::array<std::vector<Page>, 2> pages_;
     std::array<std::vector<std::uint8_t>, 2> written_;  // page x (plane, layer) pair
+    std::vector<std::shared_ptr<PutFence>> fences_;     // of what GPUs write
     std::vector<std::uint32_t> pinned_;
     std::vector<std::uint32_t> chain_;  // body slot of each key, as far as known
     bool open_ = true;

@@ -96,4 +96,34 @@ void Put::write(std::span<const sac_scatter_req> reqs, std::uint32_t threads) {
     view_->pins().counters().bytes_written.fetch_add(bytes, std::memory_order_relaxed);
 }
 
+void Put::write_by(
+    std::uint32_t plane, std::span<const std::uint32_t> layers, std::uint64_t first,
+    std::uint64_t count,
+    const std::function<std::shared_ptr<PutFence>(std::span<std::uint8_t *const> pages)>
+        &launch) {
+    const auto held = lock_open();
+    ns_->check_known(*view_);
+    const Geometry &g = ns_->geometry();
+    for (const std::uint32_t layer : layers)
+        (void)g.offset(plane, layer);
+    const std::uint32_t part = g.at[plane].part;
+    const std::uint64_t have = pages_[part].size();
+    if (first > have || count > have - first)
+        throw Error(SAC_E_RANGE, g.planes[plane].name,
+                    format("put: pages %" PRIu64 " to %" PRIu64
+                           " of plane '%s' were given, %" PRIu64 " are missing",
+                           first, first + count, g.planes[plane].name, have));
+    std::vector<std::uint8_t *> pages;
+    for (std::uint64_t i = first; i < first + count; ++i)
+        pages.push_back(ns_->address(*view_, pages_[part][i].reservation.slot, part));
+    fences_.reserve(fences_.size() + 1);
+    fences_.push_back(launch(pages));
+    for (const std::uint32_t layer : layers)
+        for (std::uint64_t i = first; i < first + count; ++i)
+            written_[part][i * g.pairs[part] + g.pair(plane, layer)] = 1;
+    const std::uint64_t bytes = std::uint64_t{g.at[plane].rows} * g.planes[plane].heads *
+                                g.planes[plane].row_bytes * layers.size() * count;
+    view_->pins().counters().bytes_written.fetch_add(bytes, std::memory_order_relaxed);
+}
+
 }  // namespace sac

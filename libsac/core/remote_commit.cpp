@@ -162,7 +162,8 @@ void RemoteAuthority::commit_kept(RemoteView &view, std::span<CommitItem> items)
             }
             if (settle(view, c, result))
                 continue;
-            give_up(view, &c.reservation, 1);
+            if (!c.retain)
+                give_up(view, &c.reservation, 1);
             c.reservation.slot = result.slot, c.reservation.generation = result.generation;
         }
     } catch (...) {

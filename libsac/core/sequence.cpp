@@ -46,7 +46,12 @@ Sequence::Sequence(std::shared_ptr<Namespace> ns, const std::uint32_t *tokens,
     }
 }
 
-Sequence::~Sequence() { close(); }
+Sequence::~Sequence() {
+    if (ns_->backing().forked())
+        return;
+    const std::unique_lock held(mutex_);
+    end();  // whoever borrowed it would have kept it
+}
 
 std::uint64_t Sequence::words(std::uint32_t plane) const noexcept {
     return (std::uint64_t{ns_->geometry().at[plane].rows} + 63) / 64;
@@ -139,7 +144,7 @@ void Sequence::extend(const std::uint32_t *tokens, std::uint64_t count,
     flush_locked();
     const std::uint32_t per_page = ns_->block().page_tokens;
     for (std::size_t i = 0; i < open_.size(); ++i)
-        if ((i + 1) * per_page <= ids_.size())
+        if ((i + 1) * per_page <= ids_.size() && !complete(open_[i]))
             throw_incomplete(i);
     const std::uint64_t total = tokens_ + count;
     const std::uint64_t pages = (total + per_page - 1) / per_page;
@@ -189,6 +194,8 @@ void Sequence::renew() {
         for (const auto part : {kBodyPart, kTailPart})
             if (page.has[part])
                 ns_->authority().renew(*page.view, {&page.reservation[part], 1}, kDeadlineMs);
+    for (const auto &[view, reservation] : retained_)
+        ns_->authority().renew(*view, {&reservation, 1}, kDeadlineMs);
     renewed_ = now;
 }
 
@@ -227,15 +234,14 @@ void Sequence::give_up() noexcept {
         }
     end();
     open_.clear();
+    for (const auto &[view, reservation] : retained_)
+        ns_->authority().abort(*view, {&reservation, 1});
+    retained_.clear();
 }
 
-void Sequence::close() {
-    if (ns_->backing().forked())
-        return;
-    const std::unique_lock held(mutex_);
+void Sequence::end() noexcept {
     give_up();
     ids_.clear();
-    closed_ = true;
     unpin_all();
 }
 

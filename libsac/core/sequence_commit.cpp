@@ -17,6 +17,7 @@ std::uint64_t Sequence::flush() {
 
 std::uint64_t Sequence::flush_locked() {
     const std::uint32_t per_page = ns_->block().page_tokens;
+    const std::uint64_t before = committed_, most = sealed();
     std::size_t n = 0;
     // Taken out all at once: page by page, the rest of a long prompt would move each time.
     const auto settle = [&] {
@@ -25,7 +26,8 @@ std::uint64_t Sequence::flush_locked() {
         open_.erase(open_.begin(), open_.begin() + static_cast<std::ptrdiff_t>(n));
     };
     try {
-        while (n < open_.size() && ids_.size() / per_page > n && complete(open_[n])) {
+        while (n < open_.size() && before + n < most && ids_.size() / per_page > n &&
+               complete(open_[n]) && quiet(open_[n])) {
             commit_page(open_[n], ids_.data() + n * per_page);
             ++n;
         }
@@ -43,10 +45,11 @@ void Sequence::commit_page(const Open &page, const std::uint32_t *ids) {
     const std::uint32_t per_page = ns_->block().page_tokens;
     const Key key = Namespace::page_key(last_, ids, per_page);
     std::vector<CommitItem> items;
+    retained_.reserve(retained_.size() + page.has.size());
     for (const auto part : {kTailPart, kBodyPart}) {
         if (!page.has[part])
             continue;
-        CommitItem c{page.reservation[part], key, last_, nullptr, 0, false};
+        CommitItem c{page.reservation[part], key, last_, nullptr, 0, false, borrowed_ != 0};
         if (ns_->block().flags & SAC_NS_TOKEN_IDS)
             c.tokens = ids;
         if (ns_->block().flags & SAC_NS_DATA_CHECKSUM)
@@ -56,6 +59,9 @@ void Sequence::commit_page(const Open &page, const std::uint32_t *ids) {
     SAC_STOP("sequence.commit");
     // Pinned as they become visible: another writer's page may have taken the place of ours.
     ns_->authority().commit(*page.view, items, true);
+    for (const CommitItem &c : items)
+        if (c.duplicate && c.retain)
+            retained_.emplace_back(page.view, page.reservation[c.reservation.part]);
     for (const CommitItem &c : items)
         hold(page.view, c.reservation.part,
              {c.reservation.generation, c.reservation.slot, c.reservation.part});

@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include "copy.hpp"
 #include "error.hpp"
@@ -111,6 +112,110 @@ void Sequence::copy_piece(const sac_scatter_req &r, std::uint64_t page, std::uin
         for (std::uint64_t i = 0; i < count; ++i)
             copy_bytes(head + i * plane.row_pitch, src + i * row_stride, plane.row_bytes);
     }
+}
+
+void Sequence::written_by(std::span<const std::uint32_t> planes, std::uint64_t first,
+                          std::uint64_t end, const std::shared_ptr<Fence> &fence) {
+    const auto held = lock_alone();
+    const Geometry &g = ns_->geometry();
+    if (first > end || end > tokens_)
+        throw Error(SAC_E_RANGE, "sequence",
+                    format("sequence: tokens %" PRIu64 " to %" PRIu64
+                           " cannot be written: it has %" PRIu64,
+                           first, end, tokens_));
+    first = std::max(first, committed_ * g.page_tokens);
+    if (first >= end)
+        return;
+    const std::uint64_t last = (end - 1) / g.page_tokens - committed_;
+    for (std::uint64_t i = first / g.page_tokens - committed_; i <= last; ++i) {
+        quiet(open_[i]);
+        open_[i].fences.push_back(fence);
+    }
+    for (const std::uint32_t p : planes)
+        mark(p, first, end, true);
+}
+
+// Of the rows whose tokens end among first .. end-1.
+void Sequence::mark(std::uint32_t plane, std::uint64_t first, std::uint64_t end,
+                    bool is_written) noexcept {
+    const Geometry &g = ns_->geometry();
+    const PlaneGeometry &at = g.at[plane];
+    const std::uint64_t per_row = g.planes[plane].kind == SAC_PLANE_STATE
+                                      ? g.page_tokens
+                                      : g.planes[plane].tokens_per_row;
+    for (std::uint64_t row = first / per_row; row < end / per_row; ++row) {
+        Open &page = open_[row / at.rows - committed_];
+        if (!page.has[at.part])
+            continue;  // outside the window: not kept
+        const std::uint64_t in = row % at.rows, bit = std::uint64_t{1} << (in % 64);
+        for (std::uint32_t l = 0; l < SAC_MAX_LAYERS; ++l) {
+            if (at.ordinal[l] < 0)
+                continue;
+            std::uint64_t &word = page.written[at.part][first_word(plane, l) + in / 64];
+            word = is_written ? word | bit : word & ~bit;
+        }
+    }
+}
+
+bool Sequence::quiet(Open &page) noexcept {
+    std::erase_if(page.fences, [](const auto &fence) { return fence->done(); });
+    return page.fences.empty();
+}
+
+void Sequence::truncate(std::uint64_t tokens) {
+    const auto held = lock_alone();
+    const Geometry &g = ns_->geometry();
+    if (tokens < committed_ * g.page_tokens || tokens > tokens_)
+        throw Error(SAC_E_RANGE, "sequence",
+                    format("sequence: it cannot be cut to %" PRIu64 " tokens: it has %" PRIu64
+                           ", and %" PRIu64 " of them are in committed pages",
+                           tokens, tokens_, committed_ * g.page_tokens));
+    // Rows that are begun as well: whole pages, for the end of the last one is not full.
+    const std::uint64_t end = (tokens_ + g.page_tokens - 1) / g.page_tokens * g.page_tokens;
+    for (std::uint32_t p = 0; p < g.planes.size(); ++p)
+        mark(p, tokens, end, false);
+    ids_.resize(tokens - committed_ * g.page_tokens);
+    tokens_ = tokens;
+    for (Follower *const f : followers_) {
+        f->cut = std::min(f->cut, tokens);
+        // Those of the new tokens will be written to.
+        if (f->sealed != UINT64_MAX)
+            f->sealed = std::min(f->sealed, tokens / g.page_tokens);
+    }
+}
+
+void Sequence::join(Follower &follower) {
+    const auto held = lock_alone();
+    followers_.push_back(&follower);
+}
+
+void Sequence::leave(Follower &follower) noexcept {
+    if (ns_->backing().forked())
+        return;
+    const std::unique_lock held(mutex_);
+    std::erase(followers_, &follower);
+}
+
+std::uint64_t Sequence::follow(Follower &follower, std::uint64_t &cut) {
+    const auto held = lock_alone();
+    cut = std::min(cut, std::exchange(follower.cut, UINT64_MAX));
+    return tokens_;
+}
+
+void Sequence::seal(Follower &follower, std::uint64_t pages,
+                    const std::shared_ptr<Fence> &fence) {
+    const std::unique_lock held(mutex_);
+    const std::uint64_t end = std::min(pages, committed_ + open_.size());
+    for (std::uint64_t i = std::max(follower.sealed, committed_); i < end; ++i)
+        open_[i - committed_].fences.push_back(fence);
+    follower.sealed = pages;
+}
+
+std::uint64_t Sequence::sealed() const noexcept {
+    std::uint64_t pages = UINT64_MAX;
+    for (const Follower *const f : followers_)
+        pages = std::min(pages, f->sealed);
+    return pages;
 }
 
 }  // namespace sac

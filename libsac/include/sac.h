@@ -55,7 +55,8 @@ typedef enum sac_status {
     SAC_E_SYSTEM = 16,     /* a system call failed: see sys_errno */
     SAC_E_NO_MEMORY = 17,  /* the process is out of memory */
     SAC_E_NO_DAEMON = 18,  /* the daemon is not there, or went away */
-    SAC_E_ACCESS = 19      /* the namespace's access list, or the daemon, does not allow it */
+    SAC_E_ACCESS = 19,     /* the namespace's access list, or the daemon, does not allow it */
+    SAC_E_GPU = 20 /* CUDA, its driver or NVRTC: sys_errno has their result (sac_gpu.h) */
 } sac_status;
 
 typedef struct sac_error {

@@ -2,6 +2,9 @@
 // The C interface with arguments that make no sense: refused, and nothing is damaged.
 #include "sac.h"
 
+#include <set>
+#include <string>
+
 #include "check.hpp"
 #include "kit_pages.hpp"
 
@@ -47,7 +50,14 @@ TEST(names_and_version) {
     CHECK_EQ(std::string(sac_status_name(SAC_E_RANGE)), "SAC_E_RANGE");
     CHECK_EQ(std::string(sac_status_name(SAC_E_NO_MEMORY)), "SAC_E_NO_MEMORY");
     CHECK_EQ(std::string(sac_status_name(SAC_E_ACCESS)), "SAC_E_ACCESS");
-    for (const int none : {20, -1, 1000000, INT32_MIN}) {
+    CHECK_EQ(std::string(sac_status_name(SAC_E_GPU)), "SAC_E_GPU");
+    // Every status has a name of its own. SAC_E_GPU is the last one.
+    std::set<std::string> names;
+    for (int status = SAC_OK; status <= SAC_E_GPU; ++status) {
+        CHECK(names.insert(sac_status_name(status)).second);
+    }
+    CHECK(!names.contains("SAC_E_?"));
+    for (const int none : {SAC_E_GPU + 1, -1, 1000000, INT32_MIN}) {
         CHECK_EQ(std::string(sac_status_name(none)), "SAC_E_?");
     }
 }

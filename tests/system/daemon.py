@@ -95,6 +95,10 @@ class Daemon:
     def remove(self, name: str) -> None:
         self.tell("remove", name)
 
+    def lose(self, name: str, extent: int) -> int:
+        """How many pages left with the extent."""
+        return int(self.tell("lose", name, extent)[0])
+
     def clients(self) -> Clients:
         return Clients(*map(int, self.tell("clients")))
 

@@ -117,6 +117,8 @@ class Daemon:
             self.extend(words[1], int(words[2]))
         elif words[0] == "resize":
             self.pools[words[1]].resize(words[2], int(words[3]))
+        elif words[0] == "lose":
+            return str(self.pools[words[1]].lose(int(words[2])))
         elif words[0] == "evict":
             self.evict(int(words[1]))
         elif words[0] == "clients":

@@ -79,6 +79,9 @@ void bind_pool(nb::module_ &m);
 void bind_pages(nb::module_ &m);
 void bind_gather(nb::module_ &m);
 void bind_server(nb::module_ &m);
+void bind_gpu(nb::module_ &m);
+void bind_gpu_move(nb::module_ &m);
+void bind_hot(nb::module_ &m);
 
 using Pool = Handle<sac_pool>;
 struct Namespace : Handle<sac_ns> {

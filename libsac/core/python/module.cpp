@@ -87,4 +87,7 @@ NB_MODULE(_core, m) {
     sac_py::bind_pages(m);
     sac_py::bind_gather(m);
     sac_py::bind_server(m);
+    sac_py::bind_gpu(m);
+    sac_py::bind_gpu_move(m);
+    sac_py::bind_hot(m);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefixes, puts and sequences.
-#include "bind.hpp"
+#include "pages.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -11,35 +11,6 @@
 
 namespace sac_py {
 namespace {
-
-struct Put : Handle<sac_put> {
-    Put(sac_put *p, std::shared_ptr<sac_ns> n, std::uint32_t tokens)
-        : Handle(p, sac_put_close), ns(std::move(n)), page_tokens(tokens) {}
-    // Lets go of the namespace too: an object that is only still around locks no files. A
-    // view keeps the handle, and with it its own pages only.
-    void end() {
-        if (!closed()) {
-            const auto p = get("put");
-            const nb::gil_scoped_release release;
-            (void)sac_put_abort(p.get());  // fails in a forked child, which has nothing to give
-        }
-        close();
-        ns.reset();
-    }
-    std::shared_ptr<sac_ns> ns;
-    std::uint32_t page_tokens;
-};
-
-struct Sequence : Handle<sac_seq> {
-    Sequence(sac_seq *s, std::shared_ptr<sac_ns> n)
-        : Handle(s, sac_seq_close), ns(std::move(n)) {}
-    // Lets go of the namespace too: an object that is only still around locks no files.
-    void end() {
-        close();
-        ns.reset();
-    }
-    std::shared_ptr<sac_ns> ns;
-};
 
 std::uint32_t rows_a_page(const sac_plane &p, std::uint32_t page_tokens) {
     return p.kind == SAC_PLANE_STATE ? 1 : page_tokens / p.tokens_per_row;
