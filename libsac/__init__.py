@@ -6,6 +6,7 @@ shows the way from a layout to gathered rows.
 """
 
 from pkgutil import extend_path
+from typing import TYPE_CHECKING, Any
 
 # In the root of the sources this folder hides the installed package, which has the native
 # module: look there too, so that the README's commands work where they are read.
@@ -28,10 +29,14 @@ from libsac.pool import Pool, PoolInfo, embedded
 from libsac.ranks import Ranks
 from libsac.store import Namespace, NamespaceInfo, NamespaceStats
 
+if TYPE_CHECKING:
+    from libsac.hotbuffer import HotBuffer
+
 __version__ = _version()
 
 __all__ = [
     "Events",
+    "HotBuffer",
     "Keys",
     "Layout",
     "Namespace",
@@ -49,3 +54,16 @@ __all__ = [
     "embedded",
     "errors",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # torch is imported by those who use it.
+    if name == "HotBuffer":
+        from libsac.hotbuffer import HotBuffer
+
+        return HotBuffer
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -21,6 +21,7 @@ __all__ = [
     "DaemonError",
     "ExistsError",
     "ForkedError",
+    "GpuError",
     "IncompleteError",
     "LayoutError",
     "MediaError",
@@ -271,6 +272,16 @@ class AccessError(_FromSystemError, PermissionError):  # type: ignore[misc]
     """
 
     CODE = 19
+
+
+class GpuError(SacError):
+    """CUDA: its driver or NVRTC is not there, or a call of theirs failed.
+
+    ``errno`` is their result (a ``CUresult`` or ``nvrtcResult``; 0 where none was called). The
+    message says what to install or change. Work on the CPU goes on without them.
+    """
+
+    CODE = 20
 
 
 _BY_STATUS = {

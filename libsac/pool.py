@@ -227,7 +227,7 @@ class Pool(Closing):
         # A Namespace that somebody still has must not keep the files locked.
         with self._lock:
             for space in self._spaces:
-                space._native.close()
+                space._end()
 
     def __repr__(self) -> str:
         if self._native.closed:

@@ -116,6 +116,7 @@ class Namespace:
     def __init__(self, native: _core.Namespace, pool: object) -> None:
         self._native = native
         self._pool = pool  # keeps it open while the namespace is used
+        self._movers: dict[int, Any] = {}  # of libsac.gpu, by GPU
         info = native.info()
         self._name = str(info["name"])
         self._token_ids = bool(info["token_ids"])
@@ -123,6 +124,13 @@ class Namespace:
         self.layout = Layout._from_native(int(info["page_tokens"]), native.planes())
         self._has_tail = self.layout.tail_bytes > 0
         self._numbers = {plane.name: i for i, plane in enumerate(self.layout.planes)}
+
+    def _end(self) -> None:
+        """The pool was closed: lets go of its memory."""
+        for mover in self._movers.values():
+            mover.close()
+        self._movers.clear()
+        self._native.close()
 
     @property
     def name(self) -> str:

@@ -39,6 +39,7 @@ NAMES = {
     "NO_MEMORY": "OutOfMemoryError",
     "NO_DAEMON": "DaemonError",
     "ACCESS": "AccessError",
+    "GPU": "GpuError",
 }
 
 
