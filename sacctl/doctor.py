@@ -31,7 +31,15 @@ Report = dict[str, Any]
 PACKAGES = ("libsac", "numpy", "click", "rich", "pyudev", "torch")
 PROGRAMS = ("cxl", "daxctl", "ndctl", "systemctl", "udevadm", "qemu-system-x86_64")
 UNITS = ("sacd.service", "sacd.socket", "sac-monitor.service", "sac-health.service")
-VARIABLES = ("SAC_CONFIG", "SAC_ISA", "SAC_SOCKET", "SAC_SYSROOT", "SAC_SYSTEM")
+VARIABLES = (
+    "SAC_CONFIG",
+    "SAC_ISA",
+    "SAC_LIBCUDA",
+    "SAC_NVRTC",
+    "SAC_SOCKET",
+    "SAC_SYSROOT",
+    "SAC_SYSTEM",
+)
 LINES = 500  # of a log
 TIMEOUT = 10.0  # seconds a program has
 MOST_BYTES = 4096  # of an attribute

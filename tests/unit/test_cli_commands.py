@@ -68,9 +68,9 @@ TREE = sorted(commands(root))
 
 def test_the_tree() -> None:
     expected = """
-        bench bench.gather bench.interleave bench.lookup bench.put client client.evict
-        client.list completion daemon daemon.reload daemon.run daemon.status demo device
-        device.list device.monitor device.show device.topology doctor health metrics
+        bench bench.gather bench.interleave bench.lookup bench.policy bench.put client
+        client.evict client.list completion daemon daemon.reload daemon.run daemon.status
+        demo device device.list device.monitor device.show device.topology doctor health metrics
         namespace namespace.create namespace.destroy namespace.flush namespace.list
         namespace.resize namespace.show namespace.verify pool pool.adopt pool.assemble
         pool.create pool.destroy pool.extend pool.list pool.plan pool.show stats
