@@ -31,7 +31,8 @@ SANITIZER_ENV := ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_chec
 	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0:suppressions=$(CURDIR)/tests/native/tsan.supp
 
-NATIVE_FILES = $(shell find libsac tests benchmarks -name '*.[ch]pp' -o -name '*.[ch]')
+NATIVE_FILES = $(shell find libsac tests benchmarks -name '*.[ch]pp' -o -name '*.[ch]' -o -name '*.cu' \
+	-o -name '*.cuh')
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -95,7 +96,7 @@ build/sources.txt: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 # What a build of the wheel compiles, said beforehand: pip is silent while it does.
-NATIVE_CHANGED = $(filter %.cpp %.hpp %.h %.map %.cmake CMakeLists.txt,$?)
+NATIVE_CHANGED = $(filter %.cpp %.hpp %.h %.cu %.cuh %.map %.cmake CMakeLists.txt,$?)
 define say_compiling
 if [ ! -e build/wheel/install_manifest.txt ]; then \
 	echo "   compiling the C++ core, $(JOBS) at a time: the first time takes about 80 s (with 2)"; \
