@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from unit import docs_gpu
 from unit.docs_machine import House, simulated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +39,19 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     scope: dict[str, object] = {}
     for block in blocks(page, "python"):
         exec(compile(block.replace("/tmp/", f"{tmp_path}/"), page.name, "exec"), scope)
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if docs_gpu.has_examples(p)], ids=lambda p: p.name
+)
+def test_python_blocks_for_a_gpu(page: Path, tmp_path: Path) -> None:
+    """On the CUDA for tests; tests/gpu/test_docs_gpu.py runs them on a GPU."""
+    docs_gpu.run(page, tmp_path, real=False)
+
+
+@pytest.mark.parametrize("line", [x for p in PAGES for x in docs_gpu.shell_lines(p)])
+def test_commands_for_a_gpu(line: str) -> None:
+    docs_gpu.look_at_command(line)
 
 
 def test_readme_example_twice_in_one_process() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import libsac.__main__ as command
+from libsac.gpu import kernel_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "tests" / "c_example"
@@ -116,10 +117,10 @@ def test_output_that_cannot_be_written_is_one_line(
 
 
 def test_exports_are_the_header_and_nothing_else(installed: Path, tmp_path: Path) -> None:
-    headers = ("sac.h", "sac_server.h")
+    headers = ("sac.h", "sac_gpu.h", "sac_server.h")
     header = "".join((installed / "include" / name).read_text() for name in headers)
     declared = set(re.findall(r"^SAC_API\b[^;{]*?\b(sac_\w+)\(", header, re.MULTILINE))
-    assert {"sac_version", "sac_put_commit", "sac_seq_view"} <= declared
+    assert {"sac_version", "sac_put_commit", "sac_seq_view", "sac_hot_resolve"} <= declared
     library = installed / "lib" / "libsac.so.0"
     lines = run(tool("nm"), "-D", "--defined-only", library, cwd=tmp_path).splitlines()
     exported = {line.split()[-1] for line in lines}
@@ -140,6 +141,15 @@ def test_names_and_hardening(installed: Path, tmp_path: Path) -> None:
     module = run(tool("readelf"), "-Wd", spec.origin, cwd=tmp_path)
     assert re.search(r"\(NEEDED\).*\[libsac\.so\.0\]", module)
     assert re.search(r"\(RUNPATH\).*\[\$ORIGIN/lib\]", module)
+
+
+def test_library_carries_the_kernels_as_they_are_in_the_sources() -> None:
+    folder = ROOT / "libsac" / "hotbuffer" / "kernels"
+    kept = {
+        p.name: p.read_text() for p in folder.iterdir() if p.suffix in (".cu", ".cuh", ".h")
+    }
+    assert {"hot.cu", "put.cu", "gather.cu", "args.h"} <= kept.keys()
+    assert kernel_sources() == kept
 
 
 def test_no_stop_points_are_shipped(installed: Path) -> None:
@@ -189,10 +199,13 @@ def test_c_example_with_cmake(installed: Path, tmp_path: Path) -> None:
     assert LINE.fullmatch(run(tmp_path / "build" / "example", cwd=tmp_path))
 
 
-def test_header_is_fit_for_c_and_older_cxx(installed: Path, tmp_path: Path) -> None:
+def test_headers_are_fit_for_c_and_older_cxx(installed: Path, tmp_path: Path) -> None:
     for compiler, standard, name in (("cc", "c99", "a.c"), ("c++", "c++11", "a.cpp")):
         source = tmp_path / name
-        source.write_text('#include "sac.h"\nint size(void) { return sizeof(sac_layout); }\n')
+        source.write_text(
+            '#include "sac_gpu.h"\n#include "sac_server.h"\n'
+            "int size(void) { return sizeof(sac_layout); }\n"
+        )
         flags = [f"-std={standard}", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
         include = f"-I{installed / 'include'}"
         run(compiler, *flags, include, "-fsyntax-only", source, cwd=tmp_path)
@@ -226,7 +239,8 @@ def test_sdist_holds_all_sources(sdist: Path) -> None:
     wanted = {"CMakeLists.txt", "LICENSE", "Makefile", "NOTICE", "README.md", "pyproject.toml"}
     wanted |= tree("libsac", "*") | tree("sacctl", "*") | tree("cmake", "*")
     wanted |= tree("docs", "*.md", "*.1")
-    wanted |= tree("tests", "*.py", "*.cpp", "*.hpp", "*.c", "CMakeLists.txt")
+    wanted |= tree("tests", "*.py", "*.cpp", "*.hpp", "*.c", "*.sh", "CMakeLists.txt")
+    assert {"libsac/hotbuffer/kernels/hot.cu", "libsac/hotbuffer/kernels/plan.cuh"} <= wanted
     wanted = {name for name in wanted if not name.endswith(".so")}
     files = {path.relative_to(sdist).as_posix() for path in sdist.rglob("*") if path.is_file()}
     assert not wanted - files

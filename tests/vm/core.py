@@ -20,7 +20,13 @@ from vm.images import unpack_wheel
 __all__ = ["Core"]
 
 _PACKAGES = ("build-essential", "cmake", "ninja-build", "python3", "python3-dev")
-_SOURCES = ("libsac/core", "libsac/include", "cmake", "CMakeLists.txt")
+_SOURCES = (
+    "libsac/core",
+    "libsac/include",
+    "libsac/hotbuffer/kernels",
+    "cmake",
+    "CMakeLists.txt",
+)
 
 
 class Core:
