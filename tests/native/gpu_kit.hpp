@@ -4,16 +4,15 @@
 #pragma once
 
 #include <dlfcn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "gpu/device.hpp"
+#include "in_child.hpp"
 
 namespace gpu_kit {
 
@@ -71,30 +70,6 @@ private:
 inline std::shared_ptr<sac::gpu::Device> device() {
     use_fake();
     return sac::gpu::Device::open(0);
-}
-
-// Runs the checks in a forked child; 0 when they hold.
-inline int in_child(const std::function<void()> &checks) {
-    std::fflush(stdout);
-    const pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        int code = 0;
-        try {
-            checks();
-        } catch (const check::Failure &failure) {
-            std::printf("in the child: %s\n", failure.text.c_str());
-            code = 1;
-        } catch (const std::exception &e) {
-            std::printf("in the child: %s\n", e.what());
-            code = 2;
-        }
-        std::fflush(stdout);
-        _exit(code);
-    }
-    int status = 0;
-    CHECK_EQ(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 inline bool says(const std::string &text, const char *part) {

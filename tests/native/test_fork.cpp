@@ -4,17 +4,16 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
-#include <functional>
 #include <thread>
 #include <utility>
 
 #include "check.hpp"
+#include "in_child.hpp"
 
 namespace {
 
@@ -26,34 +25,14 @@ int temporary() {
 
 bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
-// Runs the checks in a forked child; 0 when they hold.
-int in_child(const std::function<void()> &checks) {
-    std::fflush(stdout);
-    const pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        try {
-            checks();
-        } catch (const check::Failure &failure) {
-            std::printf("in the child: %s\n", failure.text.c_str());
-            std::fflush(stdout);
-            _exit(1);
-        }
-        _exit(0);
-    }
-    int status = 0;
-    CHECK_EQ(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 }  // namespace
 
 TEST(epoch_changes_in_children_only) {
     const std::uint64_t before = sac::fork_epoch();
-    CHECK_EQ(in_child([&] {
+    CHECK_EQ(kit::in_child([&] {
                  const std::uint64_t here = sac::fork_epoch();
                  CHECK(here != before);
-                 CHECK_EQ(in_child([&] {
+                 CHECK_EQ(kit::in_child([&] {
                               CHECK(sac::fork_epoch() != here);
                               CHECK(sac::fork_epoch() != before);
                           }),
@@ -100,7 +79,7 @@ TEST(not_an_fd) {
 TEST(child_closes) {
     const sac::Fd fd(temporary());
     const int other = temporary();  // of nobody: stays open
-    CHECK_EQ(in_child([&] {
+    CHECK_EQ(kit::in_child([&] {
                  CHECK(!is_open(fd.get()));
                  CHECK(is_open(other));
              }),
@@ -112,14 +91,14 @@ TEST(child_closes) {
 // A child's copy of the owner must not close a file that has the number now.
 TEST(child_copy_closes_nothing) {
     sac::Fd fd(temporary());
-    CHECK_EQ(in_child([&] {
+    CHECK_EQ(kit::in_child([&] {
                  const int again = temporary();
                  CHECK_EQ(again, fd.get());
                  fd.reset();
                  CHECK(is_open(again));
                  // The child has owners of its own.
                  const sac::Fd mine(again);
-                 CHECK_EQ(in_child([&] { CHECK(!is_open(mine.get())); }), 0);
+                 CHECK_EQ(kit::in_child([&] { CHECK(!is_open(mine.get())); }), 0);
              }),
              0);
     CHECK(is_open(fd.get()));

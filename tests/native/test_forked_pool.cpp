@@ -1,36 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A forked child: its parent's handles refuse, its own pools work, and the parent's go on.
-#include <sys/wait.h>
-
 #include <functional>
 
 #include "check.hpp"
+#include "in_child.hpp"
 #include "kit_pages.hpp"
 
 namespace {
-
-int in_child(const std::function<void()> &checks) {
-    std::fflush(stdout);
-    const pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        int code = 0;
-        try {
-            checks();
-        } catch (const check::Failure &failure) {
-            std::printf("in the child: %s\n", failure.text.c_str());
-            code = 1;
-        } catch (const std::exception &error) {
-            std::printf("in the child: %s\n", error.what());
-            code = 1;
-        }
-        std::fflush(stdout);
-        _exit(code);
-    }
-    int status = 0;
-    CHECK_EQ(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
-}
 
 struct All {
     kit::Directory dir;
@@ -122,7 +98,7 @@ TEST(every_handle_of_the_parent_refuses) {
         // The others have nothing to say, and do no harm.
         a.prefix.reset(), a.put.reset(), a.seq.reset(), a.ns.reset();
     };
-    CHECK_EQ(in_child(refuses), 0);
+    CHECK_EQ(kit::in_child(refuses), 0);
     // The parent has lost nothing.
     CHECK(kit::intact(a.ns, a.prefix, a.keys));
     CHECK_EQ(kit::stats(a.ns).reserved, 2u + 2u + 2u + 2u);
@@ -136,7 +112,7 @@ TEST(every_handle_of_the_parent_refuses) {
 TEST(a_child_waits_for_no_lock_of_its_parent) {
     All a;
     const auto reading = a.prefix->it->lock(), growing = a.seq->it->lock();
-    CHECK_EQ(in_child([&] {
+    CHECK_EQ(kit::in_child([&] {
                  alarm(20);
                  CHECK_EQ(sac_seq_flush(a.seq.get(), nullptr), static_cast<int>(SAC_E_FORKED));
                  CHECK_EQ(sac_prefix_close(a.prefix.release()), SAC_OK);
@@ -147,7 +123,7 @@ TEST(a_child_waits_for_no_lock_of_its_parent) {
 
 TEST(a_child_has_pools_of_its_own) {
     const All a;
-    CHECK_EQ(in_child([&] {
+    CHECK_EQ(kit::in_child([&] {
                  kit::PoolHandle busy;
                  CHECK_EQ(kit::open_pool(busy, 0, a.dir.pool().c_str(), 0, SAC_POOL_OPEN),
                           static_cast<int>(SAC_E_BUSY));

@@ -139,7 +139,7 @@ TEST(pinned_memory) {
         PinnedBuffer b = std::move(a);
         CHECK(!a);
         CHECK_EQ(int{b.data()[5]}, 1);
-        const int code = gpu_kit::in_child([&] { const PinnedBuffer mine = std::move(b); });
+        const int code = kit::in_child([&] { const PinnedBuffer mine = std::move(b); });
         CHECK_EQ(code, 0);
         CHECK_EQ(int{b.data()[5]}, 1);
     }
@@ -237,7 +237,7 @@ TEST(a_forked_child_gets_an_error) {
     const Event event(device);
     sac_gpu *gpu = nullptr;
     CHECK_EQ(sac_gpu_open(0, &gpu), as_int(SAC_OK));
-    CHECK_EQ(gpu_kit::in_child([&] {
+    CHECK_EQ(kit::in_child([&] {
                  CHECK_THROWS(SAC_E_FORKED, Driver::get());
                  CHECK_THROWS(SAC_E_FORKED, Device::open(0));
                  CHECK_THROWS(SAC_E_FORKED, Current(*device));

@@ -317,7 +317,7 @@ TEST(a_forked_child_is_refused_and_ends_cleanly) {
     Gather g(w, 0, 0, 1, 9, 48);
     MUST(sac_gpu_gather(w.mover.get(), &g.req, 0, nullptr));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // its threads sleep by now
-    CHECK_EQ(gpu_kit::in_child([&] {
+    CHECK_EQ(kit::in_child([&] {
                  CHECK_EQ(sac_gpu_gather(w.mover.get(), &g.req, 0, nullptr),
                           as_int(SAC_E_FORKED));
                  w.mover.reset();

@@ -348,7 +348,7 @@ TEST(a_forked_child_gets_errors_and_does_no_harm) {
     CHECK(r->wait(kWait) == State::registered);
     Watcher watcher;
     r->add(watcher);
-    CHECK_EQ(gpu_kit::in_child([&] {
+    CHECK_EQ(kit::in_child([&] {
                  CHECK_THROWS(SAC_E_FORKED, r->info());
                  CHECK_THROWS(SAC_E_FORKED, r->wait(0));
                  CHECK_THROWS(SAC_E_FORKED, r->require(0));

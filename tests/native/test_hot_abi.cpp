@@ -286,7 +286,7 @@ TEST(a_forked_child_gets_errors) {
     World w;
     HotHandle hot = hot_kit::hot(w.gpu, w.ns, Options(1, 64, 4));
     MUST(sac_hot_bind(hot.get(), 0, w.prefix.get(), 0, 0));
-    CHECK_EQ(gpu_kit::in_child([&] {
+    CHECK_EQ(kit::in_child([&] {
                  const Ints one{0}, out{0};
                  const sac_hot_call c = call(one, one, out);
                  sac_hot_stats s;

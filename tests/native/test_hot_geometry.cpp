@@ -124,6 +124,24 @@ TEST(nothing_overlaps) {
     }
 }
 
+TEST(rows_are_fetched_early_where_a_block_has_room_for_it) {
+    const auto layout = layout_of({rows("latent", 1152, 0)}, 64);
+    const HotGeometry roomy(layout, options(), kShared);
+    const sac::gpu::HotGroup &g = roomy.groups[0];
+    CHECK(g.early);
+    const std::uint32_t least = roomy.block_bytes(g, 2048), most = roomy.resolve_bytes(g);
+    CHECK(most > least);
+    for (const std::uint32_t most_of_block : {least + 1024, most + 1023}) {
+        const HotGeometry tight(layout, options(), most_of_block);
+        CHECK(!tight.groups[0].early);
+        CHECK_EQ(tight.resolve_bytes(tight.groups[0]), least);
+        CHECK(tight.spec(tight.groups[0], "hot.cu").text().find("SAC_EARLY=0") !=
+              std::string::npos);
+    }
+    CHECK(HotGeometry(layout, options(), most + 1024).groups[0].early);
+    CHECK_THROWS(SAC_E_ARG, HotGeometry(layout, options(), least + 1023));
+}
+
 TEST(what_does_not_go_is_refused) {
     std::vector<sac_plane> planes{rows("a", 64, 0), rows("b", 64, 1, 0, 2), rows("w", 64, 2),
                                   rows("s", 64, 3)};

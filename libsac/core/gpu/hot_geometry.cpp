@@ -86,7 +86,7 @@ HotGeometry::HotGeometry(const Geometry &layout, const HotOptions &given,
                           "top_k or max_tokens.",
                           options.slots, options.top_k, options.max_tokens, shared,
                           shared_most));
-        g.early = true;
+        g.early = true;  // as resolve_bytes() is to count it
         g.early = resolve_bytes(g) + kStaticShared <= shared_most;
     }
     place();
