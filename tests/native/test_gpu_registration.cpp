@@ -207,6 +207,49 @@ TEST(a_refusal_is_told_and_leaves_nothing) {
     CHECK(Registration::start(device, *m)->wait(kWait) == State::registered);
 }
 
+// Whoever sees a state sees what it says, however long the driver takes.
+TEST(what_was_pinned_is_let_go_before_the_state_says_so) {
+    const auto device = gpu_kit::device();
+    const Clean clean;
+    {
+        const gpu_kit::Turned slow("slow_end_ms", 20);
+        const auto m = mapping({2 << 20, 2 << 20});
+        {
+            const gpu_kit::Turned most("refuse_after", clean.registered + (2 << 20));
+            const auto r = Registration::start(device, *m, 1 << 20);
+            while (r->wait(0) == State::running)
+                std::this_thread::yield();
+            clean.check();
+            r->unregister();
+        }
+        // Of two extents the second is refused; the first goes just then.
+        for (int round = 0; round < 4; ++round) {
+            const auto other = mapping({2 << 20, 2 << 20});
+            const gpu_kit::Turned most("refuse_after", clean.registered + (2 << 20));
+            const auto r = Registration::start(device, *other, 1 << 20);
+            while (gpu_kit::get("registered_bytes") < clean.registered + (2 << 20))
+                std::this_thread::yield();
+            std::this_thread::sleep_for(std::chrono::milliseconds(5 * round));
+            other->lose(other->extents()[0]);
+            CHECK(r->wait(kWait) == State::refused);
+            clean.check();
+        }
+        // One thread unregisters while another begins anew.
+        const auto r = Registration::start(device, *m);
+        CHECK(r->wait(kWait) == State::registered);
+        std::thread ending([&] { r->unregister(); });
+        while (r->wait(0) != State::ended)
+            std::this_thread::yield();
+        const auto again = Registration::start(device, *m);
+        CHECK(again->wait(kWait) == State::registered);
+        ending.join();
+        CHECK_EQ(again->info().bytes_foreign, 0u);
+        CHECK_EQ(gpu_kit::get("registered_bytes"), clean.registered + (4 << 20));
+        CHECK(again->address(m->data(), 4 << 20) != 0);
+    }
+    clean.check();
+}
+
 TEST(what_the_gpu_cannot) {
     for (const char *ability : {"can_register", "same_address"}) {
         const gpu_kit::Turned without(ability, 0);

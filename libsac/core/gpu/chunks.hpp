@@ -11,9 +11,10 @@ namespace sac::gpu {
 
 struct Chunk {
     std::uint64_t offset, bytes;  // in the mapping's range
+    std::uint64_t end() const noexcept { return offset + bytes; }
     bool operator==(const Chunk &) const = default;
     bool touches(std::uint64_t at, std::uint64_t n) const noexcept {
-        return offset < at + n && at < offset + bytes;
+        return offset < at + n && at < end();
     }
 };
 

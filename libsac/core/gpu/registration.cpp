@@ -12,6 +12,7 @@ namespace sac::gpu {
 namespace {
 
 constexpr std::uint64_t kPage = 4096;
+constexpr Chunk kEverything{0, UINT64_MAX};  // an extent that comes meanwhile too
 constexpr const char *kOtherPath = "Rows go to the GPU by way of the CPU instead.";
 
 }  // namespace
@@ -103,14 +104,25 @@ void Registration::put_in(const Chunk &chunk, bool foreign) {
     parts_.insert(at, {chunk, foreign});
 }
 
-// Before all was registered once, what is pinned already helps nobody: out gets it.
-void Registration::refuse(Result result, std::string reason, std::vector<Part> &out) {
+void Registration::refuse(Result result, std::string reason,
+                          std::unique_lock<std::mutex> &lock) {
+    waiting_.clear();
+    // Before all was registered once, what is pinned already helps nobody.
+    if (!whole_ && !parts_.empty()) {
+        std::vector<Part> out;
+        out.swap(parts_);
+        // Busy with them all: whoever unmaps one of them waits.
+        const std::uint64_t first = std::min(busy_.offset, out.front().chunk.offset);
+        const std::uint64_t end = std::max(busy_.end(), out.back().chunk.end());
+        busy_ = {first, end - first};
+        lock.unlock();
+        release(out);
+        lock.lock();
+        waiting_.clear();  // an extent may have come
+    }
     state_ = State::refused;
     result_ = result;
     reason_ = std::move(reason);
-    waiting_.clear();
-    if (!whole_)
-        out.swap(parts_);
 }
 
 void Registration::run() noexcept {
@@ -139,7 +151,6 @@ void Registration::do_one(std::unique_lock<std::mutex> &lock) {
     } catch (const Error &e) {
         result = e.sys_errno, reason = e.message;
     }
-    std::vector<Part> out;
     std::vector<Chunk> living;
     // A block may have died since the chunks were cut.
     if (!reason.empty())
@@ -150,16 +161,10 @@ void Registration::do_one(std::unique_lock<std::mutex> &lock) {
     } else if (living != std::vector<Chunk>{chunk}) {
         waiting_.insert(waiting_.end(), living.rbegin(), living.rend());
     } else {
-        refuse(result, std::move(reason), out);
+        refuse(result, std::move(reason), lock);
     }
     if (state_ == State::running && waiting_.empty())
         state_ = State::registered, whole_ = true;
-    if (!out.empty()) {
-        // Busy still: whoever unmaps the memory waits.
-        lock.unlock();
-        release(out);
-        lock.lock();
-    }
     busy_ = {0, 0};
 }
 
@@ -240,9 +245,9 @@ void Registration::release(const std::vector<Part> &parts) const noexcept {
     }
 }
 
-void Registration::take_out(std::uint64_t offset, std::uint64_t bytes) noexcept {
+void Registration::take_out(const Chunk &leaving) noexcept {
     std::unique_lock lock(sync_->mutex);
-    const auto gone = [&](const Chunk &c) { return c.touches(offset, bytes); };
+    const auto gone = [&](const Chunk &c) { return c.touches(leaving.offset, leaving.bytes); };
     std::erase_if(waiting_, gone);
     sync_->changed.wait(lock, [&] { return !gone(busy_); });
     std::erase_if(waiting_, gone);  // what was busy may have been put back
@@ -250,33 +255,32 @@ void Registration::take_out(std::uint64_t offset, std::uint64_t bytes) noexcept 
     std::copy_if(parts_.begin(), parts_.end(), std::back_inserter(out),
                  [&](const Part &p) { return gone(p.chunk); });
     std::erase_if(parts_, [&](const Part &p) { return gone(p.chunk); });
-    const bool none = parts_.empty() && waiting_.empty() && busy_.bytes == 0;
-    if (none && state_ != State::refused)
+    // Before the state says so: whoever sees it ended may register the same memory again.
+    lock.unlock();
+    release(out);
+    lock.lock();
+    if (empty() && (leaving == kEverything || state_ != State::refused))
         state_ = State::ended;
     else if (state_ == State::running && waiting_.empty() && busy_.bytes == 0)
         state_ = State::registered, whole_ = true;
     lock.unlock();
     sync_->changed.notify_all();
-    release(out);
 }
 
 // Of what is registered or will be. The mapping may have gone.
 std::uint64_t Registration::end() const noexcept {
     const std::lock_guard lock(sync_->mutex);
-    std::uint64_t end = busy_.offset + busy_.bytes;
+    std::uint64_t end = busy_.end();
     for (const Chunk &c : waiting_)
-        end = std::max(end, c.offset + c.bytes);
+        end = std::max(end, c.end());
     for (const Part &p : parts_)
-        end = std::max(end, p.chunk.offset + p.chunk.bytes);
+        end = std::max(end, p.chunk.end());
     return end;
 }
 
 void Registration::unregister() noexcept {
-    if (forked())
-        return;
-    going(0, end());
-    const std::lock_guard lock(sync_->mutex);
-    state_ = State::ended;
+    if (!forked())
+        let_go({0, end()}, kEverything);
 }
 
 void Registration::came(std::uint64_t offset, std::uint64_t bytes) noexcept {
@@ -292,16 +296,19 @@ void Registration::came(std::uint64_t offset, std::uint64_t bytes) noexcept {
 }
 
 void Registration::going(std::uint64_t offset, std::uint64_t bytes) noexcept {
-    if (forked())
-        return;
+    if (!forked())
+        let_go({offset, bytes}, {offset, bytes});
+}
+
+void Registration::let_go(const Chunk &told, const Chunk &leaving) noexcept {
     const std::lock_guard lock(sync_->users_mutex);
     {
-        const std::lock_guard leaving(sync_->mutex);
-        leaving_ = {offset, bytes};
+        const std::lock_guard begun(sync_->mutex);
+        leaving_ = leaving;
     }
     for (RegistrationUser *const user : users_)
-        user->going(base_ + offset, bytes);
-    take_out(offset, bytes);
+        user->going(base_ + told.offset, told.bytes);
+    take_out(leaving);
     const std::lock_guard left(sync_->mutex);
     leaving_ = {0, 0};
 }
@@ -375,8 +382,8 @@ Address Registration::address(const std::uint8_t *memory, std::uint64_t bytes) c
     if (part == parts_.begin())
         return 0;
     for (--part; part != parts_.end() && part->chunk.offset <= at; ++part) {
-        at = std::max(at, std::min(end, part->chunk.offset + part->chunk.bytes));
-        if (at >= end && end <= part->chunk.offset + part->chunk.bytes)
+        at = std::max(at, std::min(end, part->chunk.end()));
+        if (at >= end && end <= part->chunk.end())
             return reinterpret_cast<std::uintptr_t>(memory);
     }
     return 0;

@@ -94,18 +94,22 @@ private:
     Registration(std::shared_ptr<Device> device, const Mapping &mapping,
                  std::uint64_t chunk_bytes);
 
-    void begin();  // mutex held, as for the next four
+    void begin();  // mutex held, as for the next five
+    bool empty() const noexcept {
+        return parts_.empty() && waiting_.empty() && busy_.bytes == 0;
+    }
     void add_chunks(std::uint64_t offset, std::uint64_t bytes);
     bool known(std::uint64_t offset) const noexcept;
     void put_in(const Chunk &chunk, bool foreign);
-    void refuse(Result result, std::string reason, std::vector<Part> &out);
+    void refuse(Result result, std::string reason, std::unique_lock<std::mutex> &lock);
     void run() noexcept;
     void do_one(std::unique_lock<std::mutex> &lock);
     Result register_chunk(const Chunk &chunk, bool &foreign, std::string &reason) const;
     bool registered_by_others(const Chunk &chunk) const noexcept;
     std::string name_of(const Chunk &chunk) const;
     void release(const std::vector<Part> &parts) const noexcept;
-    void take_out(std::uint64_t offset, std::uint64_t bytes) noexcept;
+    void let_go(const Chunk &told, const Chunk &leaving) noexcept;
+    void take_out(const Chunk &leaving) noexcept;
     std::uint64_t end() const noexcept;
     bool forked() const noexcept { return epoch_ != fork_epoch(); }
     void check_usable() const;
@@ -120,7 +124,7 @@ private:
     std::unique_ptr<Sync> sync_;
     std::vector<Chunk> waiting_;  // to be registered; the last comes first
     std::vector<Part> parts_;     // registered, by offset
-    Chunk busy_{0, 0};            // being registered now; bytes 0: none
+    Chunk busy_{0, 0};            // being registered or let go now; bytes 0: none
     Chunk leaving_{0, 0};         // whose users are being told
     State state_ = State::running;
     bool whole_ = false;  // all of it was registered at some time

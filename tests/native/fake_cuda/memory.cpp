@@ -101,6 +101,8 @@ FAKE_API Result cuMemHostRegister_v2(void *memory, std::size_t bytes, unsigned f
 FAKE_API Result cuMemHostUnregister(void *memory) {
     if (const Result result = fake::entry(true))
         return result;
+    if (const long ms = fake::get("slow_end_ms"))
+        std::this_thread::sleep_for(std::chrono::milliseconds(ms));
     const std::lock_guard lock(state().mutex);
     const auto it = state().host.find(reinterpret_cast<std::uintptr_t>(memory));
     if (it == state().host.end())

@@ -37,7 +37,7 @@ State &state();
 // Knobs that tests turn, and counters that they read, by name:
 //   devices, same_address, read_only, can_register   what the GPU is and can
 //   refuse_after  bytes that can be registered; refuse_result: with what it ends
-//   slow_ms       how long a registration takes
+//   slow_ms       how long a registration takes; slow_end_ms: its end
 //   device_bytes  of memory
 //   hold_events   1: events recorded now are not done before it is 0 again
 //   capturing     what streams say
