@@ -80,16 +80,17 @@ void throws(const char *file, int line, const char *text, sac_status status, F &
 }
 
 // Starts this program again with one more environment variable; its exit code, or -1.
+// Nothing is allocated between fork and exec: see in_child.hpp.
 inline int run_again_with(const char *variable, const char *value) {
+    std::printf("with %s=%s: ", variable, value);
     std::fflush(stdout);
+    setenv(variable, value, 1);
     const pid_t child = fork();
     if (child == 0) {
-        setenv(variable, value, 1);
-        std::printf("with %s=%s: ", variable, value);
-        std::fflush(stdout);
         execl("/proc/self/exe", "again", static_cast<char *>(nullptr));
         _exit(127);
     }
+    unsetenv(variable);
     int status = 0;
     return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status)
                ? WEXITSTATUS(status)

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <functional>
 
+#include "in_child.hpp"
+
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 // A mapped memfd full of 0x77.
@@ -48,9 +50,7 @@ private:
 
 // The wait status of a child that runs this; _exit(99) if it returns.
 inline int child_status(const std::function<void()> &run) {
-    std::fflush(stdout);
-    const pid_t child = fork();
-    CHECK(child >= 0);
+    const pid_t child = kit::fork_at_rest();
     if (child == 0) {
         run();
         _exit(99);

@@ -2,11 +2,10 @@
 // A server with a pool, and processes that use it.
 #pragma once
 
-#include <sys/wait.h>
-
 #include <chrono>
 #include <thread>
 
+#include "in_child.hpp"
 #include "server_kit.hpp"
 
 namespace kit {
@@ -58,27 +57,6 @@ inline const Layout kLayout = plain(16, 256);
 
 inline Attached attach(Raw &raw, const char *name = "n") {
     return attached(raw.call(wire::kAttach, attach_request("p", name, wire::kCreate, kLayout)));
-}
-
-// Runs fn in a process of its own, with a connection; its exit code.
-template <class Fn> pid_t in_child(Fn &&fn) {
-    std::fflush(stdout);
-    const pid_t child = fork();
-    if (child != 0)
-        return child;
-    try {
-        fn();
-        _exit(0);
-    } catch (const std::exception &e) {
-        std::fprintf(stderr, "child: %s\n", e.what());
-        _exit(1);
-    }
-}
-
-inline int exit_code(pid_t child) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 }  // namespace kit

@@ -4,6 +4,7 @@
 
 #include "check.hpp"
 #include "connection_kit.hpp"
+#include "in_child.hpp"
 
 namespace {
 
@@ -208,22 +209,13 @@ TEST(threads_take_turns) {
 TEST(a_forked_child_has_no_connection) {
     fake::Daemon daemon(echo);
     Connection c(options(daemon.path()));
-    const pid_t child = fork();
-    if (child == 0) {
-        int status = 0;
-        try {
-            c.tell(wire::kStats, {});
-        } catch (const sac::Error &e) {
-            status = e.status;
-        }
-        c.owe({1, 1, {}});
-        c.flush();
-        c.close();
-        _exit(status);
-    }
-    int status = 0;
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
-    CHECK_EQ(WEXITSTATUS(status), SAC_E_FORKED);
+    CHECK_EQ(kit::in_child([&] {
+                 CHECK_THROWS(SAC_E_FORKED, c.tell(wire::kStats, {}));
+                 c.owe({1, 1, {}});
+                 c.flush();
+                 c.close();
+             }),
+             0);
     c.tell(wire::kStats, {});
     CHECK_EQ(daemon.count(wire::kHello), 1u);
 }

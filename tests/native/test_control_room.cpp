@@ -9,6 +9,7 @@
 
 #include "check.hpp"
 #include "control.hpp"
+#include "in_child.hpp"
 #include "kit_pages.hpp"
 
 namespace {
@@ -71,8 +72,7 @@ TEST(a_kill_while_chunks_change) {
                                    "slab.released:2", "slab.scrubbed:1", "slab.scrubbed:2",
                                    "slab.assigned:13", "slab.assigned:14", "reserve.end:7"}) {
         const kit::Directory dir;
-        const pid_t child = fork();
-        CHECK(child >= 0);
+        const pid_t child = kit::fork_at_rest();
         if (child == 0) {
             setenv("SAC_STOP_AT", stop, 1);
             setenv("SAC_TEST_ROOM_DIR", dir.pool().c_str(), 1);

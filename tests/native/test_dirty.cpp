@@ -5,6 +5,7 @@
 #include "check.hpp"
 #include "extent_kit.hpp"
 #include "format.hpp"
+#include "in_child.hpp"
 
 namespace {
 
@@ -105,9 +106,7 @@ TEST(a_creation_that_is_cut_off_leaves_no_pool) {
         const kit::Extents e(4 * kMiB, {8 * kMiB});
         e.pool(kFormat).reset();
         e.pool().reset();
-        std::fflush(stdout);
-        const pid_t child = fork();
-        CHECK(child >= 0);
+        const pid_t child = kit::fork_at_rest();
         if (child == 0) {
             setenv("SAC_STOP_AT", point, 1);
             setenv("SAC_TEST_FDS", sac::format("%d,%d", e.fds[0].get(), e.fds[1].get()).c_str(),

@@ -192,12 +192,8 @@ TEST(processes_at_once) {
     const Cache cache;
     constexpr int kProcesses = 4, kRounds = 40;
     pid_t children[kProcesses];
-    std::fflush(stdout);
-    for (pid_t &child : children) {
-        child = fork();
-        CHECK(child >= 0);
-        if (child == 0) {
-            int code = 0;
+    for (pid_t &child : children)
+        child = kit::start_child([&] {
             try {
                 for (int i = 0; i < kRounds; ++i) {
                     const KernelCache mine(KernelCache::default_folder());
@@ -205,24 +201,12 @@ TEST(processes_at_once) {
                     if (i % 7 == 0)
                         fs::remove_all(cache.kernels());
                 }
-            } catch (const check::Failure &f) {
-                std::printf("%s\n", f.text.c_str());
-                code = 1;
             } catch (const fs::filesystem_error &) {
                 // Another process removed what this one was removing.
-            } catch (const std::exception &e) {
-                std::printf("%s\n", e.what());
-                code = 2;
             }
-            std::fflush(stdout);
-            _exit(code);
-        }
-    }
-    for (const pid_t child : children) {
-        int status = -1;
-        CHECK_EQ(waitpid(child, &status, 0), child);
-        CHECK_EQ(status, 0);
-    }
+        });
+    for (const pid_t child : children)
+        CHECK_EQ(kit::exit_code(child), 0);
     for (int i = 0; i < 4; ++i)
         (void)compiles(spec(i));
     for (int i = 0; i < 4; ++i)

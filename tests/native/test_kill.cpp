@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "check.hpp"
+#include "in_child.hpp"
 #include "kill_layout.hpp"
 
 namespace {
@@ -78,9 +79,7 @@ std::string child_output(const std::vector<std::string> &args, const std::string
                          int &status) {
     int fds[2];
     CHECK_EQ(pipe(fds), 0);
-    std::fflush(stdout);
-    const pid_t child = fork();
-    CHECK(child >= 0);
+    const pid_t child = kit::fork_at_rest();
     if (child == 0) {
         dup2(fds[1], STDOUT_FILENO);
         close(fds[0]), close(fds[1]);

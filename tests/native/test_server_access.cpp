@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who may do what: users other than the daemon's. Needs root, to become others.
 #include <grp.h>
-#include <sys/wait.h>
 
 #include "check.hpp"
+#include "in_child.hpp"
 #include "server_kit.hpp"
 
 namespace {
@@ -28,39 +28,38 @@ struct Served {
     }
 };
 
-// What a process of that user gets for ATTACH: the status, or 100 + access.
-int attach_as(const Served &s, uid_t user, gid_t group, const wire::Writer &request,
-              gid_t supplementary = 0) {
-    std::fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
+// What a process of that user gets for this.
+template <class Ask>
+int status_as(const Served &s, uid_t user, gid_t group, gid_t supplementary, Ask &&ask) {
+    return kit::in_child([&] {
         if (setgroups(supplementary ? 1 : 0, &supplementary) != 0 || setgid(group) != 0 ||
             setuid(user) != 0)
             _exit(99);
-        try {
-            Raw raw(s.place.socket());
-            raw.hello();
-            const kit::Answer a = raw.call(wire::kAttach, request);
-            if (a.header.status != SAC_OK)
-                _exit(static_cast<int>(a.header.status));
-            const auto n = a.as<wire::AttachReply>();
-            const int mode = fcntl(a.fds.at(2).get(), F_GETFL) & O_ACCMODE;
-            if ((mode == O_RDWR) != (n.access == 3) || fcntl(a.fds[0].get(), F_GETFL) & O_RDWR)
-                _exit(98);
-            // What was given to read is not opened anew to write.
-            for (std::size_t i = 0; i < a.fds.size(); ++i) {
-                const std::string again = "/proc/self/fd/" + std::to_string(a.fds[i].get());
-                if (open(again.c_str(), O_RDWR) >= 0)
-                    _exit(97);
-            }
-            _exit(static_cast<int>(100 + n.access));
-        } catch (const std::exception &) {
-            _exit(96);
+        Raw raw(s.place.socket());
+        raw.hello();
+        _exit(ask(raw));
+    });
+}
+
+// For ATTACH: the status, or 100 + access.
+int attach_as(const Served &s, uid_t user, gid_t group, const wire::Writer &request,
+              gid_t supplementary = 0) {
+    return status_as(s, user, group, supplementary, [&](Raw &raw) {
+        const kit::Answer a = raw.call(wire::kAttach, request);
+        if (a.header.status != SAC_OK)
+            return static_cast<int>(a.header.status);
+        const auto n = a.as<wire::AttachReply>();
+        const int mode = fcntl(a.fds.at(2).get(), F_GETFL) & O_ACCMODE;
+        if ((mode == O_RDWR) != (n.access == 3) || fcntl(a.fds[0].get(), F_GETFL) & O_RDWR)
+            return 98;
+        // What was given to read is not opened anew to write.
+        for (std::size_t i = 0; i < a.fds.size(); ++i) {
+            const std::string again = "/proc/self/fd/" + std::to_string(a.fds[i].get());
+            if (open(again.c_str(), O_RDWR) >= 0)
+                return 97;
         }
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        return static_cast<int>(100 + n.access);
+    });
 }
 
 bool root() {
@@ -111,25 +110,13 @@ TEST(dropping_needs_write_access) {
     CHECK_EQ(
         attach_as(s, kAnn, kStaff, kit::attach_request("p", "n", wire::kCreate, kLayout, 0644)),
         103);
-    std::fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
-        if (setgroups(0, nullptr) != 0 || setgid(kOthers) != 0 || setuid(kBob) != 0)
-            _exit(99);
-        try {
-            Raw raw(s.place.socket());
-            raw.hello();
-            wire::DropRequest d{};
-            wire::set_name(d.pool, sizeof d.pool, "p", "pool");
-            wire::set_name(d.name, sizeof d.name, "n", "name");
-            _exit(static_cast<int>(raw.call(wire::kDrop, wire::Writer().add(d)).header.status));
-        } catch (const std::exception &) {
-            _exit(96);
-        }
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    CHECK_EQ(WEXITSTATUS(status), int{SAC_E_ACCESS});
+    const int status = status_as(s, kBob, kOthers, 0, [](Raw &raw) {
+        wire::DropRequest d{};
+        wire::set_name(d.pool, sizeof d.pool, "p", "pool");
+        wire::set_name(d.name, sizeof d.name, "n", "name");
+        return static_cast<int>(raw.call(wire::kDrop, wire::Writer().add(d)).header.status);
+    });
+    CHECK_EQ(status, int{SAC_E_ACCESS});
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "check.hpp"
+#include "in_child.hpp"
 
 namespace {
 
@@ -137,17 +138,13 @@ TEST(nested) {  // the inner calls find the workers busy and run alone
 TEST(forked_child_runs_alone) {
     each_part_once(kThreads, 100);  // the parent has workers
     for (int round = 0; round < 5; ++round) {
-        const pid_t child = fork();
-        CHECK(child >= 0);
+        const pid_t child = kit::fork_at_rest();
         if (child == 0) {
             std::size_t sum = 0;  // unsynchronised: one thread only
             sac::parallel_for(kThreads, 100, [&](std::size_t part) { sum += part; });
             std::exit(sum == 4950 ? 0 : 1);  // with destructors: they must not hang
         }
-        int status = 0;
-        CHECK_EQ(waitpid(child, &status, 0), child);
-        CHECK(WIFEXITED(status));
-        CHECK_EQ(WEXITSTATUS(status), 0);
+        CHECK_EQ(kit::exit_code(child), 0);
     }
     each_part_once(kThreads, 100);
 }
