@@ -52,6 +52,7 @@ void CacheControl::commit(std::span<CommitItem> items, PinTable *pins) {
     sweep(Clock::now());
     for (const CommitItem &c : items)
         check_held(c, nullptr);
+    drain();  // what was read before is colder than what comes now
     for (CommitItem &c : items) {
         SAC_STOP("commit.begin");
         std::uint64_t word = 0;
@@ -93,6 +94,7 @@ void CacheControl::commit(std::span<CommitItem> items, PinTable &table, bool kee
     for (const CommitItem &c : items)
         if (!done_already(c, table))
             check_held(c, &table);
+    drain();  // what was read before is colder than what comes now
     for (CommitItem &c : items) {
         SAC_STOP("commit.begin");
         Reservation &r = c.reservation;

@@ -63,6 +63,29 @@ TEST(least_recently_used_goes_first) {
     CHECK(order == expected);
 }
 
+// What was read before pages came is colder than they, whenever that is looked at; their own
+// writer may not have said yet that it used them.
+TEST(pages_that_just_came_are_the_hottest) {
+    const Small s;
+    for (std::uint64_t chain = 0; chain < 7; ++chain)
+        CHECK_EQ(kit::put(s.ns, kit::keys(chain * 4, 4)), 4u);
+    for (std::uint64_t n = 0; n < 28; ++n)
+        touch(s.ns, n);
+    const auto keys = kit::keys(100, 4);
+    std::vector<sac::CommitItem> items;
+    for (const auto &r : s.control.reserve(4, 0, sac::Clock::now() + milliseconds(60000))) {
+        const std::size_t i = items.size();
+        const auto key = [&](std::size_t n) {
+            return sac::Key::load(keys.data() + n * SAC_KEY_BYTES);
+        };
+        items.push_back({r, key(i), i ? key(i - 1) : sac::Key{}, nullptr, 0, false});
+    }
+    s.control.commit(items);
+    CHECK_EQ(kit::put(s.ns, kit::keys(200, 4)), 4u);  // four leave
+    CHECK_EQ(kit::hits(s.ns, keys), 4u);
+    CHECK_EQ(kit::hits(s.ns, kit::keys(0, 28)), 24u);
+}
+
 TEST(the_tail_of_a_prefix_goes_first) {
     const Small s;
     CHECK_EQ(kit::put(s.ns, kit::keys(0, 8)), 8u);    // one chain, the colder one
