@@ -95,9 +95,7 @@ class HotBase(Closing):
         self._device = Device(device)
         info = self._device.info()
         self._where = Where(self._kind, info.ordinal)
-        self.path: Path = "cpu" if path == "cpu" else "gpu"
-        if path == "auto" and not self._can_register(timeout):
-            self.path = "cpu"
+        self.path, self.why = self._choose(path, timeout)
         chosen = options(_CPU if self.path == "cpu" else 0)
         self._native = _core.hot_open(self._device._native, ns._native, chosen)
         first = next(n for p, n in zip(ns.layout.planes, numbers, strict=True) if not p.is_tail)
@@ -113,12 +111,14 @@ class HotBase(Closing):
         self._ahead: dict[tuple[int, int], Any] = {}  # prefetches that resolve has to wait for
         self._id = ops.add(self)
 
-    def _can_register(self, timeout: float) -> bool:
+    def _choose(self, path: str, timeout: float) -> tuple[Path, str]:
+        if path != "auto":
+            return "cpu" if path == "cpu" else "gpu", "it was asked for"
         try:
             self._device.register(self._ns).wait(timeout)
-        except (GpuError, BusyError):
-            return False
-        return True
+        except (GpuError, BusyError) as error:
+            return "cpu", str(error)
+        return "gpu", "the pool is registered with CUDA"
 
     def _group(self, name: str) -> int:
         """The number of the group that has a plane of that name; NotFoundError."""

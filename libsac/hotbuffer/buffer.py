@@ -53,7 +53,8 @@ class HotBuffer(HotBase):
         timeout: seconds to wait for the pool's registration.
 
     Attributes:
-        path: "gpu" or "cpu". block, slots, top_k, requests, max_tokens: as given.
+        path: "gpu" or "cpu"; why: of that one, a sentence.
+        block, slots, top_k, requests, max_tokens: as given.
 
     Raises:
         ArgumentError: options that do not go together, window and state planes.
@@ -294,5 +295,5 @@ class HotBuffer(HotBase):
             return "<HotBuffer: closed>"
         return (
             f"<HotBuffer of '{self._ns.name}': {self.requests} requests, {self.slots} slots, "
-            f"{self.memory_bytes} bytes>"
+            f"{self.memory_bytes} bytes, path {self.path}: {self.why}>"
         )

@@ -7,6 +7,7 @@ SAC_FAKE_CUDA in the environment names one that is built already.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import functools
 import os
 import shutil
@@ -52,3 +53,25 @@ def library() -> str:
 def use() -> None:
     """Has this process take it for CUDA; before anything of libsac asks for a GPU."""
     os.environ["SAC_LIBCUDA"] = os.environ["SAC_NVRTC"] = library()
+
+
+class Knobs:
+    """What the fake driver does (tests/native/fake_cuda/state.hpp), put back in the end."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(library())
+        self._library.fake_cuda_get.restype = ctypes.c_long
+        self._library.fake_cuda_get.argtypes = [ctypes.c_char_p]
+        self._library.fake_cuda_set.argtypes = [ctypes.c_char_p, ctypes.c_long]
+        self._before: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> int:
+        return int(self._library.fake_cuda_get(name.encode()))
+
+    def __setitem__(self, name: str, value: int) -> None:
+        self._before.setdefault(name, self[name])
+        self._library.fake_cuda_set(name.encode(), value)
+
+    def restore(self) -> None:
+        for name, value in self._before.items():
+            self[name] = value

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,33 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from unit import fake_gpu
+from unit.fake_gpu import Knobs
 
 import libsac
 from libsac import errors, gpu
 
 MIB = 1 << 20
-
-
-class Knobs:
-    """What the fake driver does (tests/native/fake_cuda/state.hpp), put back in the end."""
-
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL(fake_gpu.library())
-        self._library.fake_cuda_get.restype = ctypes.c_long
-        self._library.fake_cuda_get.argtypes = [ctypes.c_char_p]
-        self._library.fake_cuda_set.argtypes = [ctypes.c_char_p, ctypes.c_long]
-        self._before: dict[str, int] = {}
-
-    def __getitem__(self, name: str) -> int:
-        return int(self._library.fake_cuda_get(name.encode()))
-
-    def __setitem__(self, name: str, value: int) -> None:
-        self._before.setdefault(name, self[name])
-        self._library.fake_cuda_set(name.encode(), value)
-
-    def restore(self) -> None:
-        for name, value in self._before.items():
-            self[name] = value
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+# Late, as what follows: skipped without torch, and the driver is chosen first.
 from unit import fake_gpu  # noqa: E402
 
 fake_gpu.use()
@@ -58,6 +59,28 @@ def test_requests_join_and_leave(
     assert stats.hits > 0
     assert stats.misses > stats.evictions > 0
     assert stats.bytes == stats.misses * 656
+
+
+def test_which_path_is_taken_and_why() -> None:
+    pool = Pool(MLA, 0)
+    sizes: dict[str, Any] = {"requests": 1, "slots": 8, "top_k": 4}
+    with CpuBuffer(pool.ns, path="cpu", **sizes) as hot:
+        assert (hot.path, hot.why) == ("cpu", "it was asked for")
+    with CpuBuffer(pool.ns, **sizes) as hot:
+        assert (hot.path, hot.why) == ("gpu", "the pool is registered with CUDA")
+    other = Pool(MLA, 1)
+    knobs = fake_gpu.Knobs()
+    knobs["refuse_after"] = knobs["registered_bytes"] + (32 << 20)  # staging fits, the pool not
+    knobs["refuse_result"] = 2
+    try:
+        with CpuBuffer(other.ns, **sizes) as hot:
+            assert hot.path == "cpu"
+            assert "CUDA_ERROR_OUT_OF_MEMORY" in hot.why
+            assert hot.why in repr(hot)
+        with pytest.raises(errors.GpuError, match="CUDA_ERROR_OUT_OF_MEMORY"):
+            CpuBuffer(other.ns, path="gpu", **sizes)
+    finally:
+        knobs.restore()
 
 
 @pytest.mark.parametrize("path", ["gpu", "cpu"])
