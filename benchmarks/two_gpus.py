@@ -106,8 +106,10 @@ def _near(gpu: int) -> int:
 
 def _worker(gpu: int, args: argparse.Namespace, barrier: Any, answers: Any) -> None:
     import torch
-    from hot.pool import Contexts, hot_buffer
+    from hot.pool import Contexts
     from hot.timing import captured
+
+    import libsac
 
     node = _near(gpu)
     torch.cuda.set_device(gpu)
@@ -115,7 +117,7 @@ def _worker(gpu: int, args: argparse.Namespace, barrier: Any, answers: Any) -> N
     steps = torch.from_numpy(made).cuda()
     requests = torch.arange(args.batch, dtype=torch.int32, device="cuda")
     with Contexts(args.batch, args.context, args.row) as pool:
-        buffer = hot_buffer(
+        buffer = libsac.HotBuffer(
             pool.ns,
             requests=args.batch,
             slots=args.slots,

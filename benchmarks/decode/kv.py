@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from hot.pool import PAGE_TOKENS, hot_buffer
+from hot.pool import PAGE_TOKENS
 
 import libsac
 from decode.index import DIM, KEY_BYTES
@@ -124,7 +124,7 @@ class Pool:
     def hot(self, batch: int, slots: int, path: str) -> tuple[Any, float]:
         """A hot buffer with the first ``batch`` requests bound, and the seconds that finding,
         pinning and binding one more takes."""
-        buffer = hot_buffer(
+        buffer = libsac.HotBuffer(
             self.ns,
             requests=batch,
             slots=slots,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import libsac
 from hot import payload, timing
 from hot.floor import Floor
-from hot.pool import PAGE_TOKENS, Contexts, hot_buffer
+from hot.pool import PAGE_TOKENS, Contexts
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def one_row_size(
 
 
 def _buffer(pool: Contexts, batch: int, slots: int, shape: Shape) -> Any:
-    buffer = hot_buffer(
+    buffer = libsac.HotBuffer(
         pool.ns,
         requests=batch,
         slots=slots,
@@ -204,7 +204,9 @@ def memory(row: int, layers: int, slots: int, top_k: int) -> dict[str, float]:
             torch.cuda.empty_cache()
             torch.cuda.synchronize()
             free = torch.cuda.mem_get_info()[0]
-            buffer = hot_buffer(ns, requests=1, slots=slots, top_k=top_k, max_tokens=tokens)
+            buffer = libsac.HotBuffer(
+                ns, requests=1, slots=slots, top_k=top_k, max_tokens=tokens
+            )
             torch.cuda.synchronize()
             used = free - torch.cuda.mem_get_info()[0]
             found[what] = max(used, buffer.memory_bytes) / 1e9

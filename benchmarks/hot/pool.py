@@ -4,29 +4,19 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from importlib import import_module
-from types import TracebackType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import libsac
 from hot import payload
+from libsac.closing import Closing
 
 PAGE_TOKENS = 64
 PUT_PAGES = 32
 
 
-def hot_buffer(ns: libsac.Namespace, **options: Any) -> Any:
-    """A libsac.HotBuffer. Raises SystemExit where this libsac has none."""
-    try:
-        return import_module("libsac.hotbuffer").HotBuffer(ns, **options)
-    except ModuleNotFoundError as error:
-        raise SystemExit(f"no hot buffer here: {error}") from error
-
-
-class Contexts:
+class Contexts(Closing):
     """An embedded pool, one plane ``row`` of one layer, ``requests`` prefixes of ``context``
     tokens. The pages of the requests lie among each other, as they do in a pool in use.
 
@@ -76,13 +66,5 @@ class Contexts:
             np.uint64,
         )
 
-    def __enter__(self) -> Contexts:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._ends.close()
