@@ -244,10 +244,8 @@ class Mover(Closing):
 
 def _kept(ns: Namespace, device: Any) -> Mover:
     number = ordinal(device)
-    mover = ns._movers.get(number)
-    if mover is None or mover._native.closed:
-        mover = ns._movers.setdefault(number, Mover(ns, number))
-    return mover  # type: ignore[no-any-return]
+    kept: Mover = ns._movers.get(number) or ns._movers.setdefault(number, Mover(ns, number))
+    return kept
 
 
 def put(

@@ -145,7 +145,10 @@ def on_stream(number: int, device: int) -> contextlib.AbstractContextManager[Any
     torch = torch_module()
     if torch is None or number == _current(device):
         return contextlib.nullcontext()
-    return torch.cuda.stream(_torch_stream(number, device))  # type: ignore[no-any-return]
+    context: contextlib.AbstractContextManager[Any] = torch.cuda.stream(
+        _torch_stream(number, device)
+    )
+    return context
 
 
 def keep_until(value: Any, number: int, device: int) -> bool:

@@ -22,6 +22,7 @@ if "libsac" not in sys.modules:  # the reference needs no compiled module
     package.__path__ = [str(TREE / "libsac")]
     sys.modules["libsac"] = package
 
+# Late: they need the path and the package of above.
 import numpy as np  # noqa: E402
 from hotkit.gpu import GpuMachine  # noqa: E402
 from hotkit.scenario import LARGE, SHAPES, Life  # noqa: E402

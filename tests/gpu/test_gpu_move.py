@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+# Late: skipped without torch.
 import libsac  # noqa: E402
 from libsac import Layout, Plane, errors, gpu  # noqa: E402
 

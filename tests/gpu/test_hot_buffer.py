@@ -26,6 +26,7 @@ if FAKE:
 
     fake_gpu.use()
 
+# Late: they need torch, and the driver that was chosen.
 from system.daemon import Daemon, folder  # noqa: E402
 from unit.hot_model import Beside, CpuBuffer, Pool, ints  # noqa: E402
 

@@ -18,6 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+# Late, as what follows: skipped without torch, and the driver is chosen first.
 from unit import fake_gpu  # noqa: E402
 
 fake_gpu.use()
